@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from agent_forge.errors import CheckpointError
-from agent_forge.forge.compression.codecs import CODECS, REMOVED, decode, encode
+from agent_forge.forge.compression.codecs import CODECS, REMOVED, decode, encode, encode_all, grid
 from agent_forge.forge.compression.container import Encoded, pack, unpack
-from agent_forge.forge.compression.feedback import Cost, distortion, order_of, rounded_with_feedback
+from agent_forge.forge.compression.feedback import BLOCK, Cost, distortion, order_of, rounded_with_feedback
+from agent_forge.forge.compression.settings import OPTIONS
 
 SETTINGS = {
     "grid": {"step": 0.7},
@@ -138,6 +140,47 @@ def test_feedback_is_exact_second_order_rounding() -> None:
     first = torch.round(weight[:, 0])
     rest = weight[:, 1:] + torch.linalg.solve(hessian[1:, 1:], hessian[1:, :1] @ (weight[:, :1] - first[:, None]).T).T
     assert torch.allclose(rounded, torch.cat([first[:, None], rest], 1))
+
+
+def rounded_in_place(weight: torch.Tensor, upper: torch.Tensor, quantise) -> torch.Tensor:
+    """One matrix, one column after the other, where it stands: the reference for `rounded_with_feedback`."""
+    work, decoded = weight.clone(), torch.empty_like(weight)
+    for first in range(0, work.shape[1], BLOCK):
+        last = min(first + BLOCK, work.shape[1])
+        errors = work.new_zeros(len(work), last - first)
+        for at in range(first, last):
+            decoded[:, at : at + 1] = quantise(work[:, at : at + 1], at)
+            errors[:, [at - first]] = error = (work[:, at : at + 1] - decoded[:, at : at + 1]) / upper[at, at]
+            work[:, at + 1 : last] -= error @ upper[at : at + 1, at + 1 : last]
+        work[:, last:] -= errors @ upper[first:last, last:]
+    return decoded
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_feedback_rounds_as_it_does_in_place_to_the_bit(parts: int) -> None:
+    torch.manual_seed(6)
+    inputs = torch.randn(600, 2 * BLOCK + 9) @ torch.randn(2 * BLOCK + 9, 2 * BLOCK + 9)
+    upper = order_of(inputs.T @ inputs).upper.float()
+    matrices = [torch.randn(37, len(upper)) for _ in range(parts)]
+    steps = [0.3 + 0.2 * number for number in range(parts)]
+
+    def to(step: torch.Tensor):
+        return lambda column, _: torch.round(column / step) * step
+
+    wide = torch.tensor(steps).repeat_interleave(37)[:, None]
+    together = rounded_with_feedback(torch.cat(matrices), upper, to(wide), parts)
+    alone = [rounded_in_place(matrix, upper, to(step)) for matrix, step in zip(matrices, wide[::37], strict=True)]
+    assert torch.equal(together, torch.cat(alone))
+
+
+@pytest.mark.parametrize("at_once", [2 * 192 * 96, 1 << 20])
+def test_all_settings_at_once_are_stored_as_one_by_one(trained, monkeypatch, at_once: int) -> None:
+    weight, cost = trained
+    monkeypatch.setattr(grid, "AT_ONCE", (at_once, at_once))
+    costly = replace(cost, rows=torch.rand(len(weight)))
+    for codec, options in {**OPTIONS, "grid": OPTIONS["grid"][1::2]}.items():
+        together = [pack(encoded) for encoded in encode_all(codec, weight, costly, options)]
+        assert together == [pack(encode(codec, weight, costly, **settings)) for settings in options]
 
 
 def test_a_changed_or_cut_container_is_refused() -> None:

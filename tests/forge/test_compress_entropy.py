@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_forge.errors import CheckpointError
-from agent_forge.forge.compression.entropy import pack_symbols, scaled_frequencies, unpack_symbols
+from agent_forge.forge.compression.entropy import FIXED, RANS, pack_symbols, scaled_frequencies, unpack_symbols
 
 
 def drawn(count: int, seed: int = 0, spread: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
@@ -57,6 +57,18 @@ def test_contexts_pay() -> None:
 def test_without_the_entropy_coder_the_width_is_fixed() -> None:
     packed = pack_symbols(np.zeros(8000, np.int64) + [3, 0, 0, 0] * 2000, fixed=True)
     assert len(packed) == pytest.approx(2000, abs=20)
+
+
+@pytest.mark.parametrize("values", [2, 3, 16, 200])
+def test_the_shorter_of_the_two_streams_is_written(values: int) -> None:
+    rng, kinds = np.random.default_rng(values), set()
+    for count in (64, 100, 500, 3000, 40_000):
+        for symbols in (rng.integers(0, values, count), (rng.random(count) ** 9 * values).astype(np.int64)):
+            packed, plain = pack_symbols(symbols), pack_symbols(symbols, fixed=True)
+            kinds.add(packed[0])
+            assert len(packed) <= len(plain)
+            assert packed[0] == RANS or packed == plain
+    assert kinds == {FIXED, RANS}
 
 
 def test_frequencies_fill_their_table_and_forget_no_symbol() -> None:

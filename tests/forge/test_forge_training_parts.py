@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -16,7 +17,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import ConfigError, DataError, UsageError
 from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
-from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.models import CognateForCausalLM, cross_entropy
+from agent_forge.forge.models.cross_entropy import IGNORE
+from agent_forge.forge.quantization import distillation
 from agent_forge.forge.training import (
     SPECIAL_TOKENS,
     HeldOut,
@@ -98,6 +101,31 @@ class TestCrossEntropy:
         torch.testing.assert_close(
             loss, F.cross_entropy(hidden @ head.T, targets, reduction="sum"), rtol=5e-3, atol=0.1
         )
+
+    @pytest.mark.parametrize("module", [cross_entropy, distillation])
+    def test_what_is_compiled_for_a_gpu_sees_few_sizes_and_computes_the_same(self, module, monkeypatch):
+        seen = set()
+
+        def compiled(function, dynamic):
+            def call(logits, *others):
+                seen.add(len(logits))
+                return function(logits, *others)
+
+            return call
+
+        monkeypatch.setattr(torch, "compile", compiled)
+        step = module._step_of.__wrapped__("cuda")
+        rng = np.random.default_rng(2)
+        for count in (1, 40, 511, 512, 513, 700, 1000, 1024, 1500, 2000):
+            logits, others = torch.randn(count, 12), torch.randn(count, 12)
+            targets = torch.from_numpy(rng.choice([IGNORE, 0, 3, 11], count))
+            more = (torch.rand(count),) if module is cross_entropy else (0.3, 2.0)
+            inputs = (logits, targets, *more) if module is cross_entropy else (logits, others, targets, *more)
+            loss, slope = step(*inputs)
+            expected_loss, expected_slope = module._loss_and_slope(*inputs)
+            torch.testing.assert_close(loss, expected_loss)
+            assert torch.equal(slope, expected_slope)
+        assert seen == {512, 1024, 2048}
 
     def test_models_with_other_heads_get_their_own_logits(self):
         config = LlamaConfig(
@@ -196,6 +224,25 @@ class TestTokenizer:
     def test_encoding_adds_the_end(self, tokenizer):
         (with_end,), (without,) = encode(tokenizer, ["dog"]), encode(tokenizer, ["dog"], eos=False)
         assert with_end.tolist() == [*without.tolist(), 1]
+
+    @pytest.mark.parametrize("split", [False, True])
+    def test_encoding_gives_the_tokens_of_transformers(self, tokenizer, split):
+        texts = [*TEXT, "", " ", "a <|eos|> b<|user|>", "x" * 3000, "\n\t é 12345678"] * 70
+        asked = copy.deepcopy(tokenizer)
+        asked.backend_tokenizer.enable_truncation(5)  # what a tokenizer's file may say, and a call does not mean
+        asked.backend_tokenizer.enable_padding()
+        asked.split_special_tokens = split
+        expected = tokenizer(texts, add_special_tokens=False, split_special_tokens=split)["input_ids"]
+        assert [ids.tolist() for ids in encode(asked, texts, eos=False)] == expected
+
+    def test_a_tokenizer_in_python_is_simply_called(self):
+        class InPython:
+            eos_token_id = 1
+
+            def __call__(self, texts, add_special_tokens):
+                return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+        assert [ids.tolist() for ids in encode(InPython(), ["ab", ""])] == [[97, 98, 1], [1]]
 
 
 class TestSchedule:

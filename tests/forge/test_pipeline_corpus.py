@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from agent_forge.errors import DataError
-from agent_forge.forge.corpus import Leaks, Source, mixed, read_corpus, read_texts, source_digests
+from agent_forge.forge.corpus import Source, mixed, read_corpus, read_texts, source_digests
+from agent_forge.forge.leakage import GRAM, MARKS, SHORTEST, WORD, Leaks
 from agent_forge.forge.training.packing import PackedRows
 
 WORDS = [f"word{i}" for i in range(3000)]
@@ -78,6 +79,67 @@ def test_a_copy_in_another_encoding_script_or_case_is_found() -> None:
     assert leaks.found_in(f"{chinese[:20]}改{chinese[21:]}")
     assert leaks.found_in(f"前言{' '.join(chinese)}后记")
     assert not leaks.found_in("".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(60)))
+
+
+def leaks_by_definition(held_out: list[str], text: str) -> bool:
+    """The rule of `Leaks` with sets of tuples of words."""
+
+    def words_of(text: str) -> tuple[str, ...]:
+        return tuple(WORD.findall(MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold()))
+
+    def grams_of(words: tuple[str, ...]) -> list[tuple[str, ...]]:
+        return [words[at : at + GRAM] for at in range(max(1, len(words) - GRAM + 1))]
+
+    words, judged = words_of(text), [words_of(each) for each in held_out]
+    grams, held = grams_of(words), {gram for each in judged for gram in grams_of(each)}
+    short = [each for each in judged if SHORTEST <= len(each) < GRAM]
+    return (
+        sum(gram in held for gram in grams) > 0.1 * len(grams)
+        or any(words[at : at + len(each)] == each for each in short for at in range(len(words)))
+        or any(2 * len(set(grams_of(each)) & {*grams}) >= len(set(grams_of(each))) for each in judged)
+    )
+
+
+def test_leaks_are_those_of_the_definition() -> None:
+    rng = random.Random(3)
+    spelt = [
+        "a",
+        "b",
+        "été",
+        "ÉTÉ",
+        "straße",
+        "x_1",
+        "七",
+        "ไทย",
+        "नमस्ते",
+        "e\u0301",
+        "...",
+        "42",
+        "can't",
+        "İ",
+        "\ud800",
+    ]
+
+    def text(most: int) -> str:
+        words = (
+            rng.choice(spelt) if rng.random() < 0.3 else f"w{rng.randrange(300)}" for _ in range(rng.randrange(most))
+        )
+        return rng.choice([" ", ", "]).join(words)
+
+    held_out = [text(most) for most in (3, 9, 14, 20, 60) for _ in range(12)]
+    leaks, found = Leaks(held_out), Counter[bool]()
+    for _ in range(150):
+        quoted = rng.choice(held_out).split(" ")
+        start = rng.choice([0, rng.randrange(len(quoted))])
+        part = " ".join(quoted[start : rng.choice([None, start + rng.randrange(1, len(quoted) + 1)])])
+        candidate = f"{text(20)} {part} {text(80)}"
+        found[leaks.found_in(candidate)] += 1
+        assert leaks.found_in(candidate) == leaks_by_definition(held_out, candidate), candidate
+    assert min(found[True], found[False]) > 30
+    assert [leaks.found_in(each) for each in ("", "!", held_out[-1])] == [
+        leaks_by_definition(held_out, each) for each in ("", "!", held_out[-1])
+    ]
+    assert not Leaks([]).found_in("one two three")
 
 
 def test_a_short_text_is_found_inside_a_long_one_and_a_phrase_is_not() -> None:

@@ -305,8 +305,18 @@ def test_bits_by_token_frequency_are_the_entropy_of_the_tokens() -> None:
     tokenizer = train_tokenizer([text], 300)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     smoothed = {token: (ids.count(token) + 1) / (len(ids) + len(tokenizer)) for token in ids}
-    (bits,) = token_frequency_bits(tokenizer, [text], [text])
+    (bits,) = token_frequency_bits(tokenizer, [np.array(ids)], [text])
     assert bits == pytest.approx(-sum(math.log2(smoothed[token]) for token in ids))
+
+
+def test_the_base_is_compared_with_frequencies_of_the_training_text(base: PhaseOutcome, source: Source) -> None:
+    assert base.checkpoint is not None
+    tokenizer = AutoTokenizer.from_pretrained(base.checkpoint.path)
+    corpus = read_corpus({"text": source}, 0.2)
+    train, held_out = corpus.train["text"], corpus.held_out["text"]
+    tokens = [np.array(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in train]
+    bits = min(order_zero_bits(train, held_out).sum(), token_frequency_bits(tokenizer, tokens, held_out).sum())
+    assert base.gate.before == pytest.approx(bits / sum(len(text.encode()) for text in held_out))
 
 
 def test_a_gate_of_training_asks_for_a_least_gain_and_for_more_than_its_control() -> None:

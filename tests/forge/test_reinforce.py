@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests_policy_toys import tiny_llama
 
 from agent_forge.cli import run as run_command
 from agent_forge.errors import UsageError
 from agent_forge.forge.adapters import add_adapter, without_adapter
+from agent_forge.forge.experts.svf import add_scales, set_learning
 from agent_forge.forge.training import (
     Experience,
     HeldOutScore,
@@ -66,9 +68,20 @@ def test_with_shuffled_rewards_nothing_is_learnt():
     assert expected_reward(model) < 0.4
 
 
-def test_a_resumed_run_has_the_same_curve(tmp_path: Path):
+def learning_vectors(model: torch.nn.Module) -> None:
+    add_scales(model)
+    set_learning(model, True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "prepare", "learns"),
+    [("ppo", lambda _: None, ""), ("grpo", add_adapter, ".lora_"), ("grpo", learning_vectors, ".shift_R")],
+    ids=["weights", "adapter", "vectors"],
+)
+def test_a_resumed_run_has_the_same_curve(tmp_path: Path, algorithm: str, prepare, learns: str):
+    """Checkpoints hold what learns, and nothing of what is fixed."""
     settings = replace(
-        FAST, algorithm="ppo", iterations=6, epochs=2, minibatches=2, kl=0.01, save_every=2, evaluate_every=3
+        FAST, algorithm=algorithm, iterations=4, epochs=2, minibatches=2, kl=0.01, save_every=2, evaluate_every=3
     )
 
     def run(folder: Path, until: int | None = None) -> torch.nn.Module:
@@ -77,20 +90,27 @@ def test_a_resumed_run_has_the_same_curve(tmp_path: Path):
                 raise KeyboardInterrupt
 
         model = tiny_llama()
+        torch.manual_seed(3)
+        prepare(model)
         judged = {"evaluate": lambda model: HeldOutScore(expected_reward(model), 0.1)}
         reinforce(model, draw, reward, settings, folder=folder, on_record=stop, progress=None, **judged)
         return model
 
     whole = run(tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "broken", until=5)
+        run(tmp_path / "broken", until=3)
     resumed = run(tmp_path / "broken")
     logs = [read_log(tmp_path / name / "log.jsonl") for name in ("whole", "broken")]
     whole_log, broken_log = ([{**record, "seconds": None} for record in log] for log in logs)
     assert whole_log == broken_log
-    assert [record["iteration"] for record in logs[0] if "reward" in record] == [1, 2, 3, 4, 5, 6]
+    assert [record["iteration"] for record in logs[0] if "reward" in record] == [1, 2, 3, 4]
     for ours, theirs in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+    saved = [load_file(file) for file in (tmp_path / "whole").glob("*/model.safetensors")]
+    learning = {name for name, weight in whole.named_parameters() if weight.requires_grad and learns in name}
+    assert len(saved) >= 2  # the last steps, and the best
+    for file in saved:
+        assert {name.removeprefix("policy.") for name in file if name.startswith("policy.")} == learning
 
 
 # ---------------------------------------------------------------------------------------------- what is learnt from

@@ -5,28 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import unicodedata
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from agent_forge.config import nearest, option
-from agent_forge.curation.lines import UNSPACED
 from agent_forge.errors import ConfigError, DataError
 from agent_forge.files import file_digest
 
 BUNDLED = Path(__file__).with_name("data")
 LOADED = ("mbpp", "svamp")  # data sets with a loader of their own in `curation`
-GRAM = 13  # words: the length that contamination checks commonly use (GPT-3, appendix C)
 QUESTIONS = ("question", "goal", "prompt")  # the keys under which a row may hold its question
-SHORTEST = 5  # words: a shorter text is no quotation
-WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")  # in scripts without spaces, every letter
-MARKS = re.compile(
-    "[\u00ad\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u3099\u309a\ufeff]"
-)
 
 
 @dataclass(frozen=True)
@@ -103,6 +93,8 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
                 break
         else:
             raise DataError(f"{len(texts)} documents are too few to hold some out", where=source.path)
+    from agent_forge.forge.leakage import Leaks
+
     leaks = Leaks(text for texts in judged.values() for text in texts)  # also those beyond `most_held_out_mb`
     clean = {name: [text for text in texts if not leaks.found_in(text)] for name, texts in train.items()}
     for name, texts in clean.items():
@@ -265,55 +257,6 @@ def _limited(texts: Iterable[str], most_mb: float | None) -> list[str]:
 def place(text: str) -> float:
     """A number in [0, 1) from the hash of the text. Texts below the held-out share are held out."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
-
-
-def _words(text: str) -> list[str]:
-    """The words without case, accents and invisible marks, so that re-encoded text gives the same words."""
-    if not text.isascii():
-        text = MARKS.sub("", unicodedata.normalize("NFKD", text))
-    return WORD.findall(text.casefold())
-
-
-def _grams(words: Sequence[str]) -> Iterator[int]:
-    for start in range(max(1, len(words) - GRAM + 1)):
-        yield hash(tuple(words[start : start + GRAM]))
-
-
-class Leaks:
-    """Finds copies, near copies and quotations of held-out documents by their 13-grams.
-
-    A document leaks if more than a tenth of its 13-grams are held out, or if it contains half of those of one held-out
-    document. Held-out texts of fewer than 13 words must match word for word; of fewer than 5, as a whole document.
-    """
-
-    def __init__(self, held_out: Iterable[str]) -> None:
-        self._owners: dict[int, list[int]] = defaultdict(list)
-        self._sizes: list[int] = []
-        self._short: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))  # by first word and length
-        for number, text in enumerate(held_out):
-            words = _words(text)
-            grams = set(_grams(words))
-            self._sizes.append(len(grams))
-            for gram in grams:
-                self._owners[gram].append(number)
-            if SHORTEST <= len(words) < GRAM:
-                self._short[words[0]][len(words)].update(grams)
-
-    def found_in(self, text: str, share: float = 0.1, part: float = 0.5) -> bool:
-        """Whether the text leaks held-out documents."""
-        words = _words(text)
-        grams = list(_grams(words))
-        held = [gram for gram in grams if gram in self._owners]
-        quotes_a_short_one = any(
-            hash(tuple(words[at : at + length])) in texts
-            for at, word in enumerate(words)
-            if word in self._short
-            for length, texts in self._short[word].items()
-        )
-        if len(held) > share * len(grams) or quotes_a_short_one:
-            return True
-        quoted = Counter(owner for gram in set(held) for owner in self._owners[gram])
-        return any(count >= part * self._sizes[owner] for owner, count in quoted.items())
 
 
 def mixed(rows_of: Mapping[str, Any], weights: Mapping[str, float], total: int, seed: int) -> Any:

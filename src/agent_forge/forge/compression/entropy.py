@@ -39,11 +39,11 @@ def pack_symbols(symbols: np.ndarray, contexts: np.ndarray | None = None, fixed:
     if symbols.size and not 0 <= int(symbols.min()) <= int(symbols.max()) < MOST_SYMBOLS:
         raise ValueError(f"symbols must be from 0 to {MOST_SYMBOLS - 1}")
     alphabet = int(symbols.max()) + 1 if symbols.size else 1
-    plain = _pack_fixed(symbols, alphabet)
     if symbols.size < 64 or fixed:
-        return plain
+        return _pack_fixed(symbols, alphabet)
     coded = _pack_rans(symbols.astype(np.uint16), _flat_contexts(contexts, symbols.size), alphabet)
-    return min(coded, plain, key=len)
+    smaller = len(coded) <= HEAD.size + -(-_width(alphabet) * symbols.size // 8)
+    return coded if smaller else _pack_fixed(symbols, alphabet)
 
 
 def unpack_symbols(data: bytes, contexts: np.ndarray | None = None) -> np.ndarray:
@@ -67,8 +67,12 @@ def _flat_contexts(contexts: np.ndarray | None, count: int) -> np.ndarray:
     return np.ascontiguousarray(contexts, dtype=np.uint8).reshape(-1)
 
 
+def _width(alphabet: int) -> int:
+    return max(1, (alphabet - 1).bit_length())
+
+
 def _pack_fixed(symbols: np.ndarray, alphabet: int) -> bytes:
-    bits = max(1, (alphabet - 1).bit_length())
+    bits = _width(alphabet)
     spread = (symbols.astype(np.uint16)[:, None] >> np.arange(bits, dtype=np.uint16)) & 1
     head = HEAD.pack(FIXED, bits, alphabet, symbols.size, 0, 0)
     return head + np.packbits(spread.astype(np.uint8), axis=None, bitorder="little").tobytes()

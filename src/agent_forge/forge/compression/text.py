@@ -19,12 +19,11 @@ from agent_forge.context_length import context_length
 from agent_forge.errors import CheckpointError
 from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.training.evaluation import HeldOut
-from agent_forge.forge.training.packing import PackedRows, encode, pack
+from agent_forge.forge.training.packing import TEXTS_AT_ONCE, PackedRows, encode, pack
 from agent_forge.inference.loading import load_config, load_tokenizer
 from agent_forge.model_files import TOKENIZERS
 
 ROWS_PER_DOCUMENT = 2  # at least: more where there are few documents
-TEXTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)

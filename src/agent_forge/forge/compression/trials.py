@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_forge.forge.compression.allocation import Option
-from agent_forge.forge.compression.codecs import decode, encode
+from agent_forge.forge.compression.codecs import decode, encode_all
 from agent_forge.forge.compression.container import Encoded
-from agent_forge.forge.compression.feedback import Cost, distortion
+from agent_forge.forge.compression.feedback import Cost, distortion, weighted_square
 from agent_forge.forge.compression.sensitivity import matrices
 from agent_forge.forge.compression.settings import OPTIONS, USUAL
 from agent_forge.forge.progress import Tell, reporter, silent
@@ -80,23 +80,24 @@ def run_trials(
     done, total = 0, len(options) * sum(weight.numel() for weight in weights.values())
     report = reporter("trials", total, tell)
     report(done)
-    for name, (number, (codec, settings)) in product(weights, enumerate(options)):
+    for name, codec in product(weights, codecs):
         weight, cost = weights[name], costs.get(name, Cost())
-        original = weight.data
-        encoded = encode(codec, original, cost, **settings)
-        report(done + weight.numel() // 2)  # the other half: coding it, and measuring its loss
-        decoded = decode(encoded).to(original)
-        loss = math.nan
-        if number in chosen:
-            try:
-                weight.data = decoded
-                loss = reference.divergence(model)
-            finally:
-                weight.data = original
-        option = Option(codec, encoded.size(), loss, settings)
-        trials[name].append(Trial(option, encoded, distortion(original, decoded, cost)))
-        done += weight.numel()
-        report(done)
+        original, whole = weight.data, weighted_square(weight.data.float(), cost)
+        encodings = encode_all(codec, original, cost, OPTIONS[codec])
+        for settings, encoded in zip(OPTIONS[codec], encodings, strict=True):
+            report(done + weight.numel() // 2)  # the other half: coding it, and measuring its loss
+            decoded = decode(encoded).to(original)
+            loss = math.nan
+            if len(trials[name]) in chosen:
+                try:
+                    weight.data = decoded
+                    loss = reference.divergence(model)
+                finally:
+                    weight.data = original
+            option = Option(codec, encoded.size(), loss, settings)
+            trials[name].append(Trial(option, encoded, distortion(original, decoded, cost, whole)))
+            done += weight.numel()
+            report(done)
     return {name: _with_inferred(of) for name, of in trials.items()}
 
 

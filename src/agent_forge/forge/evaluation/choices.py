@@ -98,13 +98,14 @@ def continuations(
         for start in range(0, int((documents[row] >= 0).sum()) - width + 1, width)
     ]
     rng.shuffle(places)
-    distinct = len({int(documents[row, 0]) for row, _ in places})
+    owners = np.array([documents[row, 0] for row, _ in places])
+    distinct = len(np.unique(owners))
     if distinct < ways:
         raise DataError(f"{distinct} documents are too few for questions with {ways} answers", where="evaluation")
     questions = []
-    for row, start in places[:count]:
-        others = [place for place in places if documents[place[0], 0] != documents[row, 0]]
-        wrong = [others[i] for i in rng.choice(len(others), ways - 1, replace=False)]
+    for (row, start), owner in zip(places[:count], owners, strict=False):
+        others = np.flatnonzero(owners != owner)
+        wrong = [places[others[i]] for i in rng.choice(len(others), ways - 1, replace=False)]
         right = int(rng.integers(ways))
         sources = [*wrong[:right], (row, start), *wrong[right:]]
         pieces = tuple(tuple(int(t) for t in tokens[r, s + prompt : s + width]) for r, s in sources)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 IGNORE = -100
 
@@ -124,4 +125,23 @@ def _step_of(device: str) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Te
     if device != "cuda":
         return _loss_and_slope
     compiled: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = torch.compile(_loss_and_slope, dynamic=False)
-    return compiled
+
+    def step(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        more = missing_rows(len(logits))
+        if not more:
+            return compiled(logits, targets, weights)
+        padded = pad(logits, (0, 0, 0, more)), pad(targets, (0, more), value=IGNORE), pad(weights, (0, more))
+        losses, slope = compiled(*padded)
+        return losses[: len(logits)], slope[: len(logits)]
+
+    return step
+
+
+def missing_rows(count: int) -> int:
+    """How many rows to add to a chunk so that its size is one of a few: for each size a kernel takes seconds to
+    compile, and batches whose width is that of their longest row have any.
+
+    >>> [count + missing_rows(count) for count in (1, 512, 513, 2944, 4096)]
+    [512, 512, 1024, 4096, 4096]
+    """
+    return (1 << max(9, (count - 1).bit_length())) - count

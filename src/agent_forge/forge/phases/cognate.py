@@ -128,10 +128,12 @@ def run(work: Work) -> PhaseOutcome:
         return CognateForCausalLM(shape)
 
     model = begin(config.model)
-    trained = learn(work, model, tokenizer, corpus, settings, config.length)
+    tokens_of = dict(zip(train_texts, encode(tokenizer, train_texts), strict=True))
+    trained = learn(work, model, tokenizer, corpus, settings, config.length, tokens_of)
     held_out = [text for texts in corpus.held_out.values() for text in texts]
     judged = HeldOut.of(tokenizer, held_out, config.length)
-    frequencies = (order_zero_bits(train_texts, held_out), token_frequency_bits(tokenizer, train_texts, held_out))
+    train_tokens = (tokens_of[text][:-1] for text in train_texts)  # without EOS
+    frequencies = (order_zero_bits(train_texts, held_out), token_frequency_bits(tokenizer, train_tokens, held_out))
     before, after = min(frequencies, key=lambda bits: float(bits.sum())), measure_text(model, judged).bits
     metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained), **behaviour_metrics(model, judged)}
     checkpoint = save(work, model, tokenizer, corpus, metrics)
@@ -166,20 +168,27 @@ def control_bits(
 
 
 def learn(
-    work: Work, model: Any, tokenizer: Any, corpus: SplitCorpus, settings: TrainSettings, length: int
+    work: Work,
+    model: Any,
+    tokenizer: Any,
+    corpus: SplitCorpus,
+    settings: TrainSettings,
+    length: int,
+    tokens_of: Mapping[str, np.ndarray] | None = None,
 ) -> TrainResult:
     """Trains on the sources in proportion to their weights, resuming where an earlier process stopped.
 
+    `tokens_of` holds the tokens of every text, where the caller has them: encoding much text takes a minute.
     With `evaluate_every`, a few of the training documents are set aside to evaluate on.
     """
     watch = None
     if settings.evaluate_every:
         corpus, watched = set_aside(corpus)
         watch = partial(evaluate, held_out=HeldOut.of(tokenizer, watched, length))
-    rows = {
-        name: pack(encode(tokenizer, texts), length, tokenizer.bos_token_id, tokenizer.pad_token_id)
-        for name, texts in corpus.train.items()
-    }
+    rows = {}
+    for name, texts in corpus.train.items():
+        tokens = encode(tokenizer, texts) if tokens_of is None else [tokens_of[text] for text in texts]
+        rows[name] = pack(tokens, length, tokenizer.bos_token_id, tokenizer.pad_token_id)
     model.to(device())
     return train(
         model,

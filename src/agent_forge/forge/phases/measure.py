@@ -38,10 +38,11 @@ def order_zero_bits(train: Iterable[str], held_out: Sequence[str]) -> np.ndarray
     return np.array([float(byte_counts(text) @ cost) for text in held_out])
 
 
-def token_frequency_bits(tokenizer: Any, train: Sequence[str], held_out: Sequence[str]) -> np.ndarray:
-    """The same with the frequencies of the tokenizer's tokens: what a vocabulary gains without any context."""
+def token_frequency_bits(tokenizer: Any, train: Iterable[np.ndarray], held_out: Sequence[str]) -> np.ndarray:
+    """The same with the frequencies of the tokenizer's tokens, from the tokens of each training text: what a
+    vocabulary gains without any context."""
     counts = np.ones(len(tokenizer))
-    for ids in encode(tokenizer, train, eos=False):
+    for ids in train:
         counts += np.bincount(ids, minlength=len(counts))
     cost = -np.log2(counts / counts.sum())
     return np.array([float(cost[ids].sum()) for ids in encode(tokenizer, held_out, eos=False)])

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.models.cross_entropy import missing_rows
 from agent_forge.forge.progress import Tell, reporter, silent
 from agent_forge.forge.quantization.bitlinear import head_matrix
 from agent_forge.forge.training import Batch, Evaluation, PackedRows, TrainResult, TrainSettings, train
@@ -120,7 +121,22 @@ def _loss_and_slope(
 @lru_cache(maxsize=2)
 def _step_of(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
     """On a GPU one compiled kernel; on a CPU compiling would not pay."""
-    return torch.compile(_loss_and_slope, dynamic=False) if device == "cuda" else _loss_and_slope
+    if device != "cuda":
+        return _loss_and_slope
+    compiled = torch.compile(_loss_and_slope, dynamic=False)
+
+    def step(
+        logits: Tensor, goal_logits: Tensor, targets: Tensor, hard: float, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        more = missing_rows(len(logits))
+        if not more:
+            return compiled(logits, goal_logits, targets, hard, temperature)
+        rows = (0, 0, 0, more)
+        padded = F.pad(targets, (0, more), value=IGNORE)
+        loss, slope = compiled(F.pad(logits, rows), F.pad(goal_logits, rows), padded, hard, temperature)
+        return loss, slope[: len(logits)]
+
+    return step
 
 
 @dataclass

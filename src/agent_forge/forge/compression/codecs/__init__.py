@@ -6,6 +6,7 @@ every machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,13 @@ def encode(codec: str, weight: Tensor, cost: Cost | None = None, **settings: Any
     return encoded
 
 
+def encode_all(codec: str, weight: Tensor, cost: Cost, options: Sequence[Mapping[str, Any]]) -> Iterator[Encoded]:
+    """The matrix with each of the codec's settings in turn, as `encode` stores it."""
+    if codec == "grid" and weight.dim() == 2 and all(list(settings) == ["step"] for settings in options):
+        return grid.encode_all(weight, cost, [settings["step"] for settings in options])
+    return (encode(codec, weight, cost, **settings) for settings in options)
+
+
 def decode(encoded: Encoded) -> Tensor:
     """The tensor in float32. Raises CheckpointError for a codec that this version cannot read."""
     if encoded.codec in REMOVED:
@@ -50,4 +58,4 @@ def decode(encoded: Encoded) -> Tensor:
     return decoded
 
 
-__all__ = ["CODECS", "REMOVED", "decode", "encode"]
+__all__ = ["CODECS", "REMOVED", "decode", "encode", "encode_all"]

@@ -10,7 +10,7 @@ Both factors are stored as quarter octaves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,29 @@ import torch
 from torch import Tensor
 
 from agent_forge.forge.compression.container import Encoded, magnitude_classes
-from agent_forge.forge.compression.feedback import Cost, codes_with_feedback, order_of
+from agent_forge.forge.compression.feedback import Cost, by_columns, codes_with_feedback, order_of
 
 QUARTERS = np.array((1.0, 2**0.25, 2**0.5, 2**0.75), np.float32)
 REACH = 12  # factors from 2^-3 to 2^3
 MOST = 2047  # the largest code
 DEADZONE = 0.1  # per unit of the step
+AT_ONCE = (1 << 20, 1 << 26)  # weights that are rounded at once, on a CPU and on a GPU
 
 
 def encode(weight: Tensor, cost: Cost, step: float = 1.0, deadzone: float | None = None) -> Encoded:
     """`step` is in units of the weights' root mean square; 1.0 takes about 2.1 bits per weight, 0.5 about 3."""
-    deadzone = min(0.25, DEADZONE * step) if deadzone is None else deadzone
+    return next(encode_all(weight, cost, [step], deadzone))
+
+
+def encode_all(weight: Tensor, cost: Cost, steps: Sequence[float], deadzone: float | None = None) -> Iterator[Encoded]:
+    """The matrix with each of the steps, as many of them at once as fit."""
+    count = max(1, AT_ONCE[weight.device.type == "cuda"] // max(1, weight.numel()))
+    for first in range(0, len(steps), count):
+        yield from _encode_together(weight, cost, steps[first : first + count], deadzone)
+
+
+def _encode_together(weight: Tensor, cost: Cost, steps: Sequence[float], deadzone: float | None) -> Iterator[Encoded]:
+    zones = [min(0.25, DEADZONE * step) if deadzone is None else deadzone for step in steps]
     source = weight.detach().float()
     hessian = None if cost.hessian is None else cost.hessian.to(source.device)
     row_factor = None if cost.rows is None else cost.rows.to(source.device).clamp_min(1e-30).rsqrt()
@@ -37,21 +49,30 @@ def encode(weight: Tensor, cost: Cost, step: float = 1.0, deadzone: float | None
         order = order_of(hessian)
         column_factor = order.upper.diagonal()[order.back]
     rows, columns = _quarters(row_factor, source.shape[0]), _quarters(column_factor, source.shape[1])
-    size = float(source.square().mean().sqrt().clamp_min(1e-12)) * step
-    size = float(np.float32(size))
-    steps = _steps(size, rows, columns).to(source.device)
+    usual = float(source.square().mean().sqrt().clamp_min(1e-12))
+    sizes = [float(np.float32(usual * step)) for step in steps]
+    # one matrix for each step, on top of each other
+    grids = by_columns(torch.cat([_steps(size, rows, columns) for size in sizes]).to(source.device))
+    halves = torch.tensor([0.5 - zone for zone in zones], device=source.device).repeat_interleave(len(source))[:, None]
     codes = codes_with_feedback(
-        source,
+        source.repeat(len(steps), 1),
         hessian,
-        lambda columns, at: rounded(columns / steps[:, at], deadzone),
-        lambda codes, at: codes * steps[:, at],
+        lambda columns, at: _rounded(columns / grids[:, at], halves),
+        lambda codes, at: codes * grids[:, at],
+        parts=len(steps),
     )
-    return from_codes(codes.to(torch.int16).cpu().numpy(), rows, columns, size)
+    matrices = codes.to(torch.int16).cpu().numpy().reshape(len(steps), *source.shape)
+    for matrix, size in zip(matrices, sizes, strict=True):
+        yield from_codes(matrix, rows, columns, size)
 
 
 def rounded(x: Tensor, deadzone: float = 0.0) -> Tensor:
     """To whole numbers, those just above a half going down: that saves more bits than it costs in error."""
-    return torch.sign(x) * torch.floor(x.abs() + (0.5 - deadzone)).clamp(max=MOST)
+    return _rounded(x, 0.5 - deadzone)
+
+
+def _rounded(x: Tensor, half: float | Tensor) -> Tensor:
+    return torch.sign(x) * torch.floor(x.abs() + half).clamp(max=MOST)
 
 
 def from_codes(codes: np.ndarray, rows: np.ndarray, columns: np.ndarray, size: float) -> Encoded:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.forge.compression.container import Encoded
-from agent_forge.forge.compression.feedback import Cost, codes_with_feedback
+from agent_forge.forge.compression.feedback import Cost, by_columns, codes_with_feedback
 
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the range: outliers may be clipped
 
@@ -21,7 +21,7 @@ def encode(weight: Tensor, cost: Cost, bits: int = 4, group: int = 64) -> Encode
     rows, columns = source.shape
     group = columns if group <= 0 or columns % group else group
     scale, zero = _ranges(source.view(rows, -1, group), bits)  # [R, groups]
-    scales, zeros = (x.repeat_interleave(group, 1) for x in (scale, zero))  # [R, C]
+    scales, zeros = (by_columns(x.repeat_interleave(group, 1)) for x in (scale, zero))  # [R, C]
     codes = codes_with_feedback(
         source,
         cost.hessian,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.forge.compression.container import Encoded, magnitude_classes
-from agent_forge.forge.compression.feedback import Cost, codes_with_feedback
+from agent_forge.forge.compression.feedback import Cost, by_columns, codes_with_feedback
 
 ROUNDS = 12  # of Lloyd's fit
 
@@ -26,7 +26,7 @@ def encode(weight: Tensor, cost: Cost, group: int = 128) -> Encoded:
     if torch.equal(signs * largest[..., None], groups):  # each group holds 0 and one other magnitude at most
         return from_codes(signs.view_as(source), largest, group)
     scale = _fit_scales(groups).half().float()
-    scales = scale.repeat_interleave(group, 1).clamp_min(1e-12)  # [R, C]
+    scales = by_columns(scale.repeat_interleave(group, 1).clamp_min(1e-12))  # [R, C]
     codes = codes_with_feedback(
         source,
         cost.hessian,
