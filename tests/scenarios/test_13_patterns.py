@@ -31,7 +31,7 @@ from agent_forge.agents.tools.tables import query_csv
 from agent_forge.cli import _options
 from agent_forge.curation import difficulties, plan_sets
 from agent_forge.curation.generate import _parse
-from agent_forge.forge.corpus import Leaks
+from agent_forge.forge.leakage import Leaks
 from agent_forge.forge.merging.layout import LAYER
 from agent_forge.inference.tool_calls import split_calls
 from agent_forge.pii import replace
@@ -74,7 +74,7 @@ CALLERS: dict[str, tuple[Caller, ...]] = {
     "curation.generate": (_parse,),
     "curation.plan_sets": (_worfbench,),
     "pii": (replace.scrub_text, lambda text: replace.mask_pii({"note": text, text[:50]: text})),
-    "forge.corpus": (lambda text: Leaks([text]).found_in(text),),
+    "forge.leakage": (lambda text: Leaks([text]).found_in(text),),
     "forge.merging.layout": (LAYER.fullmatch,),
     "inference.tool_calls": (lambda text: split_calls(text, ["find"]),),
     "plans.stream": (parse_plan, lambda text: parse_plan(f"<plan>\n{text}"), lambda text: parse_plan(f"<graph>{text}")),

@@ -34,7 +34,7 @@ FIRST = ("loss", "bits", "perplexity", "accuracy", "fitness", "diversity", "rewa
 LAST = ("lr", "norm", "seconds", "memory", "tokens", "bytes", "documents")
 FILES = 16  # sessions whose events stay in memory
 ERROR = "_stderr"
-SEED = re.compile(r",? *seed \d+$")
+SEED = re.compile(r", seed \d+$")
 
 
 @dataclass
