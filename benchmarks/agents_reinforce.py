@@ -9,9 +9,9 @@ supervised steps as reinforcement made, each on `--per-step` reference answers w
 Each stage is judged on the same held-out exercises, greedily and bound to the schema, as `agents eval` does. Training
 samples are free: the form is part of the reward.
 
-Each agent gets `--seconds` (the pilots) or `--short-seconds`, of which the warm-up has WARMUP and reinforcement LEARN;
-the rest is for judging and the control. A line of the output is one agent and seed; those that are there are not
-repeated, so that a run can be continued. Checkers and the encoding of exercises run in `--processes`.
+Each agent gets `--seconds` (the pilots) or `--short-seconds`, of which the warm-up has the share `--warmup` and
+reinforcement `--learn`; the rest is for judging and the control. A line of the output is one agent and seed; those that
+are there are not repeated, so that a run can be continued. Checkers and the encoding of exercises run in `--processes`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ PILOTS = ("qa", "analyst", "support")
 OTHERS = ("legal", "content", "marketing", "sales", "design", "builder", "deploy", "monitor", "security", "finance",
           "hr", "seo")  # fmt: skip
 EXECUTED = ("qa", "builder")  # agents whose answers are programs
-WARMUP, LEARN = 0.3, 0.5  # shares of an agent's seconds
 CONTROL = 50_000  # number of the first exercise of the control
 
 
@@ -222,11 +221,11 @@ class Pilot:
 
         bench = self.bench
         before = bench.before(self)
-        steps = max(1, min(bench.options.steps, round(WARMUP * self.seconds / bench.step_s)))
+        steps = max(1, min(bench.options.steps, round(bench.options.warmup * self.seconds / bench.step_s)))
         self.supervise("warmup", 0, steps)
         warm = {name: weight.clone() for name, weight in weights_of(bench.model).items()}
         stages = {"before": before, "warmup": self.judge()}
-        learnt = self.reinforce(LEARN * self.seconds)
+        learnt = self.reinforce(bench.options.learn * self.seconds)
         stages["after"] = self.judge()
         if bench.options.adapters is not None:
             from agent_forge.forge.adapters import save_adapter
@@ -356,7 +355,7 @@ def main() -> None:
                 continue
             if place + 1 < len(work):  # the next agent's exercises are encoded while this one learns
                 following, its_seed, its_seconds = work[place + 1]
-                steps = max(1, round(WARMUP * its_seconds / bench.step_s))
+                steps = max(1, round(options.warmup * its_seconds / bench.step_s))
                 bench.prepare(following, its_seed, 0, bench.wanted(min(options.steps, steps)))
             begun = time.perf_counter()
             line = Pilot(bench, agent, seed, seconds).carry_out()
@@ -375,6 +374,8 @@ NUMBERS = {  # option: (default, help)
     "seeds": (2, "of the pilots"),
     "seconds": (40.0, "per pilot and seed"),
     "short-seconds": (14.0, "per other agent"),
+    "warmup": (0.3, "share of the seconds for the warm-up"),
+    "learn": (0.5, "share of the seconds for reinforcement"),
     "qa-factor": (1.5, "times as many seconds for qa"),
     "total-seconds": (540.0, "no agent is begun that would end later"),
     "judged": (64, "held-out exercises per stage"),
