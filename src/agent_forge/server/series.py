@@ -157,12 +157,12 @@ def _over_seeds(members: Sequence[Series]) -> list[Series]:
         alike.setdefault((one.name, SEED.sub("", one.stage)), []).append(one)
     merged = []
     for (name, stage), same in alike.items():
-        values: dict[float, list[float]] = {}
-        for x, y in (point for one in same for point in one.points):
-            values.setdefault(x, []).append(y)
         if len(same) == 1:
             merged.append(same[0])
             continue
+        values: dict[float, list[float]] = {}
+        for x, y in (point for one in same for point in one.points):
+            values.setdefault(x, []).append(y)
         points = [(x, fmean(ys)) for x, ys in sorted(values.items())]
         errors = {x: stdev(ys) / math.sqrt(len(ys)) for x, ys in values.items() if len(ys) > 1}
         merged.append(Series(name, same[0].axis, stage, points, errors))

@@ -59,7 +59,7 @@ class PlanRefused(PlanError):
         elif any(each.parameter is not None for each in self.missing):
             fix = "Say what is missing in the request"
         else:
-            fix = "Say it in English and in the words of the tools' descriptions"
+            fix = "Say it in the words of the tools' descriptions, and in English"
         if not model:
             fix += ", or use a model: --model http://host:port/v1#name"
         super().__init__(f"{shown}; and {rest} more" if rest > 0 else shown, fix=fix)
