@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import itertools
 import json
 import random
 import sys
@@ -174,11 +173,13 @@ def answers(options: argparse.Namespace) -> None:
     model = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=dtype).to(device).eval()
     end = json.loads((options.teacher / "kept.json").read_text()).index(2)
     file = np.load(options.prompts)
-    starts = np.concatenate([[0], file["lengths"].cumsum()])
-    rows = [file["tokens"][a:b].tolist() for a, b in itertools.pairwise(starts)]
+    tokens, ends = file["tokens"], file["lengths"].cumsum()  # once: each look into the file unpacks it again
+    rows = [part.tolist() for part in np.split(tokens, ends[:-1])]
+    rows.sort(key=len)
+    parts = [rows[at : at + options.batch] for at in range(0, len(rows), options.batch)]
+    random.Random(options.seed).shuffle(parts)  # of like length each, and any when the time is up
     made: list[Any] = []
-    for number, at in enumerate(range(0, len(rows), options.batch)):
-        part = sorted(rows[at : at + options.batch], key=len)
+    for number, part in enumerate(parts):
         samples = sample(model, part, max_tokens=ANSWER, temperature=float(number % 2), end=end, seed=number)
         for prompt, answer, ended in zip(part, samples.answers(), samples.ended.tolist(), strict=True):
             if ended:

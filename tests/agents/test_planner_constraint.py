@@ -270,3 +270,27 @@ def test_an_optional_argument_that_repeats_another_is_dropped() -> None:
         call = settled({"tool": "t_test", "args": args}, function, Mentions(request))
         assert call is not None
         assert list(call["args"]) == kept
+
+
+@pytest.mark.parametrize(
+    ("request_", "zone", "kept"),
+    [
+        ("Water the east zone", "north", "east"),
+        ("Water the zone in the East!", "north", "east"),
+        ("Water the east zone", "east", "east"),
+        ("Water the garden", "north", "north"),  # none is named
+        ("Water the east and the south zone", "north", "north"),  # which of the two is not known
+        ("Water the east zone; no, the one at the gate", "north", "north"),  # taken back
+    ],
+)
+def test_an_option_that_the_request_names_is_taken(request_: str, zone: str, kept: str) -> None:
+    schema = {"type": "object", "properties": {"zone": {"enum": ["north", "east", "south"]}}, "required": ["zone"]}
+    call = settled({"tool": "water", "args": {"zone": zone}}, {"parameters": schema}, Mentions(request_))
+    assert call is not None and call["args"] == {"zone": kept}
+
+
+def test_an_option_that_another_argument_has_taken_is_not_taken_twice() -> None:
+    kind = {"enum": ["checking", "savings"]}
+    schema = {"type": "object", "properties": {"from_": kind, "to": kind}, "required": ["from_", "to"]}
+    call = {"tool": "transfer", "args": {"from_": "savings", "to": "checking"}}
+    assert settled(call, {"parameters": schema}, Mentions("Transfer 5 from my savings to Ann")) == call

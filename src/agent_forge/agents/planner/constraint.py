@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from agent_forge.agents.grounding import Mentions, grounded, listed_values, plain
+from agent_forge.agents.grounding import Mentions, as_number, grounded, listed_values, plain
 from agent_forge.agents.planner.script import (
     MISSING,
     NONE,
@@ -28,6 +28,7 @@ from agent_forge.agents.planner.script import (
 ITEMS = 12  # of a list, at most
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
 DEPTH = 3  # of lists and objects inside each other
+TAKEN_BACK = frozenset("no not actually instead rather nevermind except but".split())  # what was said may not hold
 _OPENING, _CLOSING = re.compile(r"(?<!\w)['\"“‘]"), re.compile(r"['\"”’](?!\w)")
 _NAMED = re.compile(r"the [^\W\d_]\S*(?: \S+)?")  # an article and one or two words
 _OPENED, _CLOSED = re.compile(r"['\"“‘](?=\w)"), re.compile(r"(?<![\d'\"])['\"”’][.,;:!?]*$")
@@ -244,6 +245,7 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
         name: bare(value) if isinstance(value, str) and value not in listed_values(known[name]) else value
         for name, value in call["args"].items()
     }
+    args = {name: said_option(value, known[name], args.values(), said) for name, value in args.items()}
     args |= {name: None for name in required if name not in args}
     whole = {name: value for name, value in args.items() if value is not None and not is_reference(value)}
     bad = {name for name, value in whole.items() if not grounded(value, known[name], [said])}
@@ -254,6 +256,21 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
     complete = all(value is not None and not is_reference(value) for value in kept.values())
     return None if complete and faulty(kept, schema) else {**call, "args": kept}
+
+
+def said_option(value: Any, schema: Mapping[str, Any], others: Collection[Any], said: Mentions) -> Any:
+    """The one option of an enumeration that the request names, where another was chosen: unless another argument has
+    it, or the request takes something back ("on the kitchen speaker; no, in the bedroom").
+
+    >>> zone = {"enum": ["north", "east", "south"]}
+    >>> said_option("north", zone, ["north", 5], Mentions("Water the east zone for 5 minutes"))
+    'east'
+    """
+    options = schema.get("enum") or ()
+    if not isinstance(value, str) or value not in options or said.says(value) or TAKEN_BACK & {*said.words.split()}:
+        return value
+    named = [each for each in options if isinstance(each, str) and as_number(each) is None and said.says(each)]
+    return named[0] if len(named) == 1 and named[0] not in others else value
 
 
 def said_already(args: Mapping[str, Any], required: Sequence[str], said: Mentions) -> set[str]:
