@@ -105,3 +105,11 @@ def test_an_update_is_the_same_as_from_rows_read_one_at_a_time():
         learn_policy(model, lambda _: experience, settings, progress=None)
         after.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     torch.testing.assert_close(*after, atol=1e-4, rtol=1e-4)
+
+
+def test_attention_written_out_sees_the_same_as_the_fused_one():
+    tokens, mask = drawn_rows(2)
+    fused, written_out = tiny_llama(std=0.3), tiny_llama(std=0.3, attn_implementation="eager")
+    assert written_out.config._attn_implementation == "eager"
+    new, same = (log_probs_and_values(model, None, tokens, mask)[0] for model in (fused, written_out))
+    torch.testing.assert_close(new, same, atol=1e-5, rtol=1e-5)

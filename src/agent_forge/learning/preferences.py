@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_forge.forge.training.objective import has_plain_head, hidden_and_head
+from agent_forge.forge.training.objective import context_for, has_plain_head, hidden_and_head
 from agent_forge.forge.training.packing import IGNORE, PARTS, Batch
 from agent_forge.learning.sheets import PlanSheets, Sheet, pack_sheets
 
@@ -40,7 +40,7 @@ def margins(model: Any, batch: Batch, pairs: int) -> Tensor:
     if hidden is not None and head is not None:
         logits = hidden[learnt] @ head.to(hidden.dtype).T  # [N, V]
     else:
-        logits = model(input_ids=batch.inputs, **batch.context(), use_cache=False).logits[learnt]
+        logits = model(input_ids=batch.inputs, **context_for(model, batch), use_cache=False).logits[learnt]
     chosen = logits.float().log_softmax(-1).gather(1, batch.targets[learnt][:, None])[:, 0]
     documents = batch.documents[learnt]
     sign = torch.where(documents % PARTS == RIGHT, 1.0, -1.0)

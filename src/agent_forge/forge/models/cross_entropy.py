@@ -39,14 +39,14 @@ def chunked_cross_entropy(
     """
     if weights_N is None:
         weights_N = torch.ones(targets_N.shape, device=hidden_ND.device)
-    dtype = _compute_type(hidden_ND)
+    dtype = compute_type(hidden_ND)
     total: Tensor = _ChunkedCrossEntropy.apply(hidden_ND.to(dtype), head_VD, targets_N, weights_N.float(), chunk)
     return total
 
 
 def token_losses(hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, chunk: int = 4096) -> tuple[Tensor, Tensor]:
     """For evaluation, both [N]: the loss in nats (0 where the target is -100), and whether the likeliest was right."""
-    dtype = _compute_type(hidden_ND)
+    dtype = compute_type(hidden_ND)
     head = head_VD.to(dtype)
     losses, hits = [], []
     for part in _chunks(hidden_ND.shape[0], chunk):
@@ -57,7 +57,7 @@ def token_losses(hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, chunk: i
     return torch.cat(losses), torch.cat(hits)
 
 
-def _compute_type(hidden: Tensor) -> torch.dtype:
+def compute_type(hidden: Tensor) -> torch.dtype:
     """Autocast does not reach into a custom autograd function, so its type is applied by hand."""
     device = hidden.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype

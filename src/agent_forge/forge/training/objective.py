@@ -5,6 +5,7 @@ Shapes: B rows, T tokens, D width, V vocabulary; a batch's inputs and targets ar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_forge.forge.models import CognateForCausalLM
-from agent_forge.forge.models.cross_entropy import IGNORE, chunked_cross_entropy, token_losses
+from agent_forge.forge.models.cross_entropy import IGNORE, chunked_cross_entropy, compute_type, token_losses
 from agent_forge.forge.training.packing import Batch
 
 SAME_SHAPE = 4096  # tokens
@@ -68,12 +69,23 @@ def only_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def hidden_and_head(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """The input of the head [B, T, D] and its matrix [V, D]."""
-    state = model.base_model(input_ids=batch.inputs, **batch.context(), use_cache=False).last_hidden_state
+    state = model.base_model(input_ids=batch.inputs, **context_for(model, batch), use_cache=False).last_hidden_state
     if isinstance(model, CognateForCausalLM):
         state = model.head_down(state)
     return state, model.get_output_embeddings().weight
 
 
+def context_for(model: Any, batch: Any) -> dict[str, Tensor]:
+    """`batch.context()`, with the mask of sheets as numbers to add to the scores. Of a mask of bools each layer would
+    make and keep its own such numbers, and attention that is not fused would add 1 for True."""
+    context: dict[str, Tensor] = batch.context()
+    mask = context.get("attention_mask")
+    if mask is not None and mask.dim() == 4:  # [B, 1, T, T]; that of padded rows is [B, T]
+        scores = torch.zeros(mask.shape, dtype=compute_type(model.get_input_embeddings().weight), device=mask.device)
+        context["attention_mask"] = scores.masked_fill_(~mask, -math.inf)
+    return context
+
+
 def _logits(model: Any, batch: Batch) -> Tensor:
-    logits: Tensor = model(input_ids=batch.inputs, **batch.context(), use_cache=False).logits
+    logits: Tensor = model(input_ids=batch.inputs, **context_for(model, batch), use_cache=False).logits
     return logits.flatten(0, 1).float()  # [B * T, V]

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.training.objective import has_plain_head, hidden_and_head
+from agent_forge.forge.training.objective import context_for, has_plain_head, hidden_and_head
 from agent_forge.forge.training.settings import PolicySettings
 from agent_forge.forge.training.shared_prompts import share_prompts, sheet_width
 
-CHUNK = 4096  # tokens whose logits are held at once
+LOGITS = 1 << 25  # held at once: 128 MiB in float32, and in the backward pass a few times that
 TINY = 1e-4  # added to a standard deviation, as TRL does
 
 
@@ -79,7 +79,7 @@ def log_probs_and_values(
         rows_ND = states_ND = hidden.flatten(0, 1)[before_N]
     else:
         named: Any = model
-        out = named(input_ids=inputs.inputs, **inputs.context(), use_cache=False, output_hidden_states=True)
+        out = named(input_ids=inputs.inputs, **context_for(model, inputs), use_cache=False, output_hidden_states=True)
         rows_ND, weight = out.logits.flatten(0, 1)[before_N], None
         states_ND = out.hidden_states[-1].flatten(0, 1)[before_N]
     targets_N = tokens_BT[chosen_BT]
@@ -118,18 +118,21 @@ def _in_chunks(
     """Log-probabilities [N]. Of many tokens, the logits are computed again for the gradient rather than kept."""
 
     def work(rows: Tensor, weight: Tensor | None, targets: Tensor, allowed: Tensor | None) -> Tensor:
-        logits = (rows if weight is None else F.linear(rows, weight.to(rows.dtype))).float() / temperature
+        logits = (rows if weight is None else F.linear(rows, weight.to(rows.dtype))).float()
+        if temperature != 1:
+            logits = logits / temperature
         if allowed is not None:
             logits = logits.masked_fill(~unpacked(allowed, logits.shape[-1]), -math.inf)
         return logits.gather(1, targets[:, None])[:, 0] - logits.logsumexp(-1)
 
-    if len(targets) <= CHUNK:
+    chunk = max(1, LOGITS // (rows if weight is None else weight.T).shape[1])
+    if len(targets) <= chunk:
         return work(rows, weight, targets, allowed)
     parts = []
-    for start in range(0, len(targets), CHUNK):
-        part = slice(start, start + CHUNK)
-        bits = None if allowed is None else allowed[part]
-        parts.append(checkpoint(work, rows[part], weight, targets[part], bits, use_reentrant=False))
+    for start in range(0, len(targets), chunk):
+        part = slice(start, start + chunk)
+        more = rows[part], weight, targets[part], None if allowed is None else allowed[part]
+        parts.append(checkpoint(work, *more, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(parts)
 
 
