@@ -15,21 +15,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
+from agent_forge.errors import UsageError
 from agent_forge.inference import architectures
 from agent_forge.inference.graph_step import FixedStep, can_be_fixed
 from agent_forge.inference.grouped_attention import use_grouped_attention
 from agent_forge.inference.packed.model import DecoderBatch
 from agent_forge.inference.packed.modules import PackedLinear
-from agent_forge.inference.packed.torch_model import from_torch, why_not
+from agent_forge.inference.packed.torch_model import from_torch, is_plain_llama, why_not
 from agent_forge.inference.rows import Rows, without
 
 STRIDE = 256  # columns by which the buffers grow, at least
+FEW, SMALL = 16, 32_000_000  # rows, and weights per thread, up to which the compiled decoder is faster than torch
 
 
 def torch_rows(model: Any) -> Rows:
@@ -42,6 +45,20 @@ def torch_rows(model: Any) -> Rows:
         return rows(reader)
     plain = not getattr(model, "_is_stateful", False) and _plain(model.config)
     return BufferRows(reader) if plain else LoneRow(reader)
+
+
+def sampling_rows(model: Any, most: int) -> Rows:
+    """The batch for up to `most` rows which are all written before the model changes: what the compiled decoder does
+    faster than torch (a token of a small model is mostly Python) it does, from the model's own memory."""
+    weights = sum(weight.numel() for weight in model.parameters()) if isinstance(model, torch.nn.Module) else SMALL + 1
+    small = weights * torch.get_num_threads() <= SMALL
+    if most <= FEW and small and is_plain_llama(model) and not torch.is_autocast_enabled("cpu"):
+        with suppress(UsageError):  # no compiler, or a shape that it does not know
+            return CompiledRows(Reader(model))
+    rows = torch_rows(model)
+    if isinstance(rows, TorchRows):
+        rows.steady = True
+    return rows
 
 
 def runs_compiled(model: Any) -> bool:
@@ -335,6 +352,28 @@ def _cell_of(model: Any) -> int:
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * int(config.num_hidden_layers) * int(heads) * int(width) * int(model.dtype.itemsize)
+
+
+class CompiledRows(TorchRows):
+    """Rows of a plain model in the compiled decoder. Raises UsageError for a model that it does not run."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._batch = DecoderBatch(from_torch(reader.model))
+        self.cells = self._batch.cells
+
+    @property
+    def count(self) -> int:
+        return self._batch.count
+
+    def add(self, prompts: Sequence[Sequence[int]], copies: int = 1) -> Tensor:
+        return torch.from_numpy(self._batch.join(prompts, copies))
+
+    def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
+        return torch.from_numpy(self._batch.step(torch.as_tensor(tokens).tolist()))
+
+    def _leave(self, rows: Sequence[int]) -> None:
+        self._batch.leave(rows)
 
 
 class LoneRow(TorchRows):

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
 from agent_forge.inference.rows import rows_for, without
-from agent_forge.inference.torch_rows import TorchRows
+from agent_forge.inference.torch_rows import TorchRows, sampling_rows
 
 LEAVE = 8  # ended rows are taken out of the batch when they are one in so many: moving the others costs too
 
@@ -204,11 +204,10 @@ def _write(
     walks: list[Walk | None] | None,
 ) -> None:
     """Writes the answers to these prompts, whose numbers begin with `first`."""
-    rows = rows_for(model)
+    order = list(range(len(prompts) * copies))  # the answer that each row of the batch writes
+    rows = sampling_rows(model, len(order))
     if not isinstance(rows, TorchRows):
         raise UsageError("a packed model cannot be sampled for training", fix="Use the model it was packed from")
-    rows.steady = True
-    order = list(range(len(prompts) * copies))  # the answer that each row of the batch writes
     answers.clear(range(first, first + len(order)))
     logits = rows.add(prompts, copies)
     for at in range(answers.max_tokens):

@@ -19,20 +19,6 @@ static void place_head(const Model *d, float *x, int64_t position) {
  * Values are stored [token][head width]. */
 enum { LANES = ROWS, WIDEST_HEAD = 256 };
 
-/* As many floats as a register holds. A wider vector of gcc's is computed float by float, through memory. */
-#if defined(__AVX512F__)
-enum { WIDTH = 16 };
-#elif defined(__AVX__)
-enum { WIDTH = 8 };
-#else
-enum { WIDTH = 4 };
-#endif
-typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float))));
-static inline __attribute__((always_inline)) Wide wide(const float *x) {
-    Wide out;
-    memcpy(&out, x, sizeof out);
-    return out;
-}
 static const float NOTHING = -1e30f; /* the score of a masked key */
 
 /* Scores of the keys `from` .. `to`, beginning with the first one's block; the largest of each lane. */

@@ -90,11 +90,76 @@ static void silu(float *x, int64_t n) {
 
 /* ---- products --------------------------------------------------------------------------------------------------- */
 
+/* As many floats as a register holds. A wider vector of gcc's is computed float by float, through memory. */
+#if defined(__AVX512F__)
+enum { WIDTH = 16 };
+#elif defined(__AVX__)
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float))));
+static inline __attribute__((always_inline)) Wide wide(const float *x) {
+    Wide out;
+    memcpy(&out, x, sizeof out);
+    return out;
+}
+
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+/* By halves, as every step of a plain loop would wait for the one before. */
+static inline __attribute__((always_inline)) float lane_sum(Wide x) {
+    for (int half = WIDTH / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) x[l] += x[l + half];
+    return x[0];
+}
+
+enum { TILE_ROWS = 2, TILE_TOKENS = 4 };
+
+/* Some rows times some tokens in registers: each weight is loaded once for all these tokens, and no sum waits for another.
+ * A sum is taken in the same order whatever is computed beside it. */
+static inline __attribute__((always_inline)) void float_tile(const Matrix *m, int64_t row, int rows, const float *x, int tokens,
+                                                             float *y) {
+    const int64_t n = m->columns;
+    const float *w = (const float *)(const void *)m->packed + row * n;
+    Wide sum[TILE_ROWS][TILE_TOKENS] = {{{0}}};
+    int64_t i = 0;
+    for (; i + WIDTH <= n; i += WIDTH) {
+        Wide of[TILE_TOKENS];
+        for (int t = 0; t < tokens; t++) of[t] = wide(x + t * n + i);
+        for (int r = 0; r < rows; r++) {
+            __builtin_prefetch(w + (r + TILE_ROWS) * n + i); /* of the next tile */
+            const Wide weight = wide(w + r * n + i);
+            for (int t = 0; t < tokens; t++) sum[r][t] += weight * of[t];
+        }
+    }
+    for (int r = 0; r < rows; r++)
+        for (int t = 0; t < tokens; t++) {
+            float total = lane_sum(sum[r][t]);
+            for (int64_t j = i; j < n; j++) total += w[r * n + j] * x[t * n + j];
+            y[t * m->rows + row + r] = total + (m->bias ? m->bias[row + r] : 0);
+        }
+}
+
 static void float_product(const Matrix *m, int64_t tokens, const float *x, float *y) {
-    const float *w = (const float *)(const void *)m->packed;
-    for (int64_t r = 0; r < m->rows; r++)
-        for (int64_t t = 0; t < tokens; t++)
-            y[t * m->rows + r] = dot_floats(w + r * m->columns, x + t * m->columns, m->columns) + (m->bias ? m->bias[r] : 0);
+    int64_t row = 0;
+    for (; row + TILE_ROWS <= m->rows; row += TILE_ROWS) {
+        int64_t t = 0;
+        for (; t + TILE_TOKENS <= tokens; t += TILE_TOKENS)
+            float_tile(m, row, TILE_ROWS, x + t * m->columns, TILE_TOKENS, y + t * m->rows);
+        for (; t < tokens; t++) float_tile(m, row, TILE_ROWS, x + t * m->columns, 1, y + t * m->rows);
+    }
+    for (; row < m->rows; row++)
+        for (int64_t t = 0; t < tokens; t++) float_tile(m, row, 1, x + t * m->columns, 1, y + t * m->rows);
 }
 
 /* Quantised activations, kept while the next matrices need the same ones. */

@@ -133,14 +133,14 @@ class DecoderBatch:
         """The number of sequences."""
         return len(self._rows)
 
-    def join(self, prompts: Sequence[Sequence[int]]) -> Any:
-        """Adds sequences after the others; returns the logits [len(prompts), V] of the token after each."""
+    def join(self, prompts: Sequence[Sequence[int]], copies: int = 1) -> Any:
+        """Adds `copies` sequences per prompt after the others; returns the logits [N, V] of the token after each."""
         logits = []
         for prompt in prompts:  # each alone: how they are cut must not depend on the others
             row = self._model.history()
             row.make_room(len(prompt) + 1)
-            logits.append(self._model.read(row, prompt)[0])
-            self._rows.append(row)
+            logits += [self._model.read(row, prompt)[0]] * copies
+            self._rows += [row, *(row.copy() for _ in range(copies - 1))]
         return np.stack(logits)
 
     def step(self, tokens: Sequence[int]) -> Any:

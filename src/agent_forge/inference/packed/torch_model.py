@@ -45,6 +45,21 @@ def why_not(model: Any) -> str | None:
     return None
 
 
+def is_plain_llama(model: Any) -> bool:
+    """Whether this is the Llama of transformers in float32, layer by layer: an adapter, a layer that was replaced or a
+    hook is something that the compiled decoder would leave out."""
+    known = ("torch.nn.modules.", "transformers.models.llama.", "transformers.activations")
+    return (
+        type(model).__name__ == "LlamaForCausalLM"
+        and all(weight.dtype == torch.float32 for weight in model.parameters())
+        and not any(
+            module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+            for module in model.modules()
+        )
+        and all(type(module).__module__.startswith(known) for module in model.modules())
+    )
+
+
 def _shared(model: Any) -> PackedModel:
     modules = dict(model.named_modules())
     names = {id(module): name for name, module in modules.items()}
