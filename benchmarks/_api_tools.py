@@ -1,8 +1,8 @@
 """Tools as other people describe theirs: some ten thousand functions from the documents inside Python packages.
 
 `botocore` carries the operations of every AWS service, `google-api-python-client` the methods of every Google API (both
-Apache-2.0), and the docstrings of scientific packages (BSD, MIT) say what their functions take. Only parameters with plain
-types are kept. None of these has anything to do with BFCL.
+Apache-2.0), and the docstrings of scientific packages (BSD, MIT) say what their functions take. Only parameters with
+plain types are kept. None of these has anything to do with BFCL.
 """
 
 from __future__ import annotations

@@ -286,7 +286,8 @@ def test_an_optional_argument_that_repeats_another_is_dropped() -> None:
 def test_an_option_that_the_request_names_is_taken(request_: str, zone: str, kept: str) -> None:
     schema = {"type": "object", "properties": {"zone": {"enum": ["north", "east", "south"]}}, "required": ["zone"]}
     call = settled({"tool": "water", "args": {"zone": zone}}, {"parameters": schema}, Mentions(request_))
-    assert call is not None and call["args"] == {"zone": kept}
+    assert call is not None
+    assert call["args"] == {"zone": kept}
 
 
 def test_an_option_that_another_argument_has_taken_is_not_taken_twice() -> None:

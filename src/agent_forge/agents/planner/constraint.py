@@ -28,9 +28,8 @@ from agent_forge.agents.planner.script import (
 ITEMS = 12  # of a list, at most
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
 DEPTH = 3  # of lists and objects inside each other
-TAKEN_BACK = frozenset(
-    ["no", "not", "actually", "instead", "rather", "nevermind", "except", "but"]
-)  # what was said may not hold
+# words by which what was said may not hold
+TAKEN_BACK = {"no", "not", "actually", "instead", "rather", "nevermind", "except", "but"}
 _OPENING, _CLOSING = re.compile(r"(?<!\w)['\"“‘]"), re.compile(r"['\"”’](?!\w)")
 _NAMED = re.compile(r"the [^\W\d_]\S*(?: \S+)?")  # an article and one or two words
 _OPENED, _CLOSED = re.compile(r"['\"“‘](?=\w)"), re.compile(r"(?<![\d'\"])['\"”’][.,;:!?]*$")

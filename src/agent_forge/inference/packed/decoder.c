@@ -106,17 +106,6 @@ static inline __attribute__((always_inline)) Wide wide(const float *x) {
 }
 
 /* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
-/* By halves, as every step of a plain loop would wait for the one before. */
 static inline __attribute__((always_inline)) float lane_sum(Wide x) {
     for (int half = WIDTH / 2; half; half /= 2)
         for (int l = 0; l < half; l++) x[l] += x[l + half];
