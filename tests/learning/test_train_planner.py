@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from click.testing import CliRunner  # noqa: E402
+from commands import agent_forge  # noqa: E402
 from test_sheets import NAMES, SAID, TOOLS, byte_level, tiny_llama  # noqa: E402
 
 from agent_forge.agents.api import plan  # noqa: E402
@@ -132,6 +133,12 @@ def test_what_cannot_be_learnt_from_is_refused(base: Path, tmp_path: Path) -> No
     with pytest.raises(DataError, match="too few"):
         train_planner(base, tmp_path / "out", data=(str(tmp_path / "few.jsonl"),))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_misspelt_planner_is_no_agent(tmp_path: Path) -> None:
+    done = agent_forge(tmp_path, "train", "plannr", "--tools", "tools.py")
+    assert done.returncode == 2
+    assert "agent-forge train planner" in done.stderr
 
 
 def test_the_whole_recipe_is_a_pipeline(base: Path, tmp_path: Path) -> None:

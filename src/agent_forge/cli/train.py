@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ class TrainGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            if get_close_matches(args[0], ["planner"], cutoff=0.8):
+                fix = "The planner is trained by `agent-forge train planner`"
+                raise UsageError(f"there is no agent {args[0]!r}", where="agent-forge train", fix=fix)
             args = ["agent", *args]
         return super().parse_args(ctx, args)
 
