@@ -81,7 +81,8 @@ def context_for(model: Any, batch: Any) -> dict[str, Tensor]:
     context: dict[str, Tensor] = batch.context()
     mask = context.get("attention_mask")
     if mask is not None and mask.dim() == 4:  # [B, 1, T, T]; that of padded rows is [B, T]
-        scores = torch.zeros(mask.shape, dtype=compute_type(model.get_input_embeddings().weight), device=mask.device)
+        weight = next(each for each in model.parameters() if each.is_floating_point())
+        scores = torch.zeros(mask.shape, dtype=compute_type(weight), device=mask.device)
         context["attention_mask"] = scores.masked_fill_(~mask, -math.inf)
     return context
 
