@@ -63,7 +63,7 @@ def test_the_logits_are_those_of_transformers(seed: int) -> None:
     for step in range(8):
         expected = torch.stack([model(torch.tensor([text])).logits[0, -1] for text in texts])
         most = float(expected.abs().max())  # float32 rounds in proportion to it
-        torch.testing.assert_close(logits, expected, atol=1e-5 * max(1.0, most), rtol=0)
+        torch.testing.assert_close(logits, expected, atol=1e-4 * max(1.0, most), rtol=0)
         if step in (2, 5):
             leaving = rng.sample(range(len(texts)), 3)
             rows.leave(leaving)
