@@ -290,6 +290,13 @@ def test_an_option_that_the_request_names_is_taken(request_: str, zone: str, kep
     assert call["args"] == {"zone": kept}
 
 
+@pytest.mark.parametrize("options", [["a", "b"], ["all", "some"], ["and", "any"], ["us", "uk"]])
+def test_a_small_word_names_no_option(options: list[str]) -> None:
+    schema = {"type": "object", "properties": {"which": {"enum": options}}, "required": ["which"]}
+    call = {"tool": "list", "args": {"which": options[1]}}
+    assert settled(call, {"parameters": schema}, Mentions("Give us a list and say all that there is")) == call
+
+
 def test_an_option_that_another_argument_has_taken_is_not_taken_twice() -> None:
     kind = {"enum": ["checking", "savings"]}
     schema = {"type": "object", "properties": {"from_": kind, "to": kind}, "required": ["from_", "to"]}

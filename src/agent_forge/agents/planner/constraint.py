@@ -24,6 +24,7 @@ from agent_forge.agents.planner.script import (
     value_text,
     writable,
 )
+from agent_forge.tasks.words import content_words
 
 ITEMS = 12  # of a list, at most
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
@@ -270,7 +271,10 @@ def said_option(value: Any, schema: Mapping[str, Any], others: Collection[Any], 
     options = schema.get("enum") or ()
     if not isinstance(value, str) or value not in options or said.says(value) or TAKEN_BACK & {*said.words.split()}:
         return value
-    named = [each for each in options if isinstance(each, str) and as_number(each) is None and said.says(each)]
+    words = [each for each in options if isinstance(each, str) and as_number(each) is None]
+    named = [
+        each for each in words if len(each) > 2 and content_words(each) and said.says(each)
+    ]  # not "a", "or", "all"
     return named[0] if len(named) == 1 and named[0] not in others else value
 
 
