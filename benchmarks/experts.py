@@ -210,8 +210,9 @@ def main() -> None:
 
 
 def tell(**fields: Any) -> None:
-    if fields["done"] == fields["total"]:
-        print(f"{elapsed():6.0f} s  {fields['stage']}", flush=True)
+    if fields.get("done") == fields.get("total"):  # a domain's result comes with neither
+        figures = " ".join(f"{name} {value:.3f}" for name, value in fields.items() if isinstance(value, float))
+        print(f"{elapsed():6.0f} s  {fields['stage']} {figures}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":

@@ -53,9 +53,9 @@ def test_every_row_is_sound(restyle: bool) -> None:
         missing = [name for call in row.calls for name, value in call["args"].items() if value is None]
         assert bool(linked) == (of_kind == "chained")
         assert bool(missing) == (of_kind == "missing")
-        expected = {"none": {0}, "same": {2, 3, 4}, "listed": {2, 3, 4}, "several": {2, 3, 4, 5}, "chained": {2, 3}}
-        assert calls in expected.get(of_kind, {1})
-        if of_kind in ("same", "listed"):
+        several = {"same": {2, 3, 4}, "listed": {2, 3, 4}, "several": {2, 3, 4, 5}, "chained": {2, 3}}
+        assert calls in {"none": {0}, "told": {1, 2, 3, 4}, **several}.get(of_kind, {1})
+        if of_kind in ("same", "listed", "told"):
             assert len({call["tool"] for call in row.calls}) == 1
             assert not any(call in row.calls[:place] for place, call in enumerate(row.calls))
     assert set(kinds) == {f"generated:{name}" for name in Mix.__dataclass_fields__}
@@ -110,8 +110,33 @@ def test_the_rows_asked_for_are_a_prefix() -> None:
 
 def test_a_mix_without_a_kind_never_makes_it() -> None:
     rows = list(Generator(CATALOGUE, seed=2, mix=Mix(none=0, missing=0, corrected=0)).rows(200))
-    kinds = ("single", "same", "listed", "several", "chained")
+    kinds = ("single", "same", "listed", "told", "several", "chained")
     assert {row.source for row in rows} == {f"generated:{kind}" for kind in kinds}
+
+
+def test_a_story_has_a_share_for_each_call_and_what_they_have_in_common() -> None:
+    area = {"type": "object", "properties": {"base": {"type": "integer"}, "height": {"type": "integer"}}}
+    function = {
+        "name": "triangle_area",
+        "description": "Area of a triangle",
+        "parameters": {**area, "required": ["base"]},
+    }
+    rows = list(
+        Generator([function], seed=4, mix=Mix(**{**dict.fromkeys(Mix.__dataclass_fields__, 0.0), "told": 1.0})).rows(60)
+    )
+    several = [row for row in rows if len(row.calls) > 1]
+    assert len(several) > 30
+    for row in rows:
+        check(row)
+    assert any("second" in row.request for row in several)
+    assert any(re.search(r"\b(two|three|four)\b", row.request) for row in several), "a number that is no argument"
+
+
+@pytest.mark.parametrize(("about", "value"), [("as a decimal", 0.05), ("", 0.05), ("in percent", 5)])
+def test_a_percentage_is_written_as_the_parameter_asks(about: str, value: float) -> None:
+    values = Values(random.Random(1))
+    drawn = [values.draw("interest_rate", {"type": "number", "description": about}) for _ in range(300)]
+    assert {each.value for each in drawn if each.said in ("5%", "5 percent")} == {value}
 
 
 def test_near_tools_never_stand_side_by_side() -> None:

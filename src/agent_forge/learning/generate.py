@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from agent_forge.agents.planner.script import examples_in, is_reference, propert
 from agent_forge.errors import DataError
 from agent_forge.learning.phrases import Phrasing
 from agent_forge.learning.rows import PlanRow, with_references
-from agent_forge.learning.values import Value, Values, singular, split_name
+from agent_forge.learning.values import RATES, Value, Values, singular, split_name, words_of
 
 Function = Mapping[str, Any]
 Draft = tuple[list[dict[str, Any]], str]  # calls and the request that asks for them
@@ -30,12 +30,13 @@ Draft = tuple[list[dict[str, Any]], str]  # calls and the request that asks for 
 class Mix:
     """How often each kind of request is made, by weight."""
 
-    single: float = 0.30
-    same: float = 0.14
+    single: float = 0.28
+    same: float = 0.16
     listed: float = 0.10
+    told: float = 0.14
     several: float = 0.17
-    chained: float = 0.09
-    corrected: float = 0.03
+    chained: float = 0.08
+    corrected: float = 0.02
     missing: float = 0.05
     none: float = 0.12
 
@@ -114,7 +115,7 @@ class Generator:
             calls = restyled(draft[0], tools, styled)
             row = PlanRow(
                 "",
-                self.say.dressed(draft[1]),
+                self.say.dressed(draft[1], calls),
                 tuple(each.function for each in styled),
                 tuple(calls),
                 source=f"generated:{kind}",
@@ -152,7 +153,7 @@ class Generator:
         """Several calls of one tool: values side by side for one parameter, or each call in its own words."""
         function = self.rng.choice(tools)
         first = self._drawn(function)
-        varying = [name for name, value in first.items() if value.kind not in LONG]
+        varying = [name for name, value in first.items() if value.kind not in LONG or value.said.startswith("[")]
         if not varying:
             return None
         number = self.rng.choice((2, 2, 2, 3, 3, 4))
@@ -180,6 +181,10 @@ class Generator:
                         "now {}",
                         "one more {}",
                         "do it again {}",
+                        "also {}",
+                        "can you do the same {}",
+                        "I also need this {}",
+                        "and another {}",
                     )
                 )
                 clauses.append(again.format(" and ".join(parts)))
@@ -193,19 +198,22 @@ class Generator:
         values = list({str(each.value): each for each in drawn}.values())
         if len(values) < 2:
             return None
-        clause = self.say.clause(function, {**first, name: self.say.listed(values)})
-        return [call_of(function, {**first, name: each}) for each in values], self.say.joined([clause])
+        calls = [call_of(function, {**first, name: each}) for each in values]
+        if len(values) > 2 and self.rng.random() < 0.3:  # one first, and then the others
+            others = self.say.slot(name, self.say.listed(values[1:]))
+            again = self.say.pick(("do the same {}", "then the same {}", "repeat it {}")).format(others)
+            return calls, self.say.joined([self.say.clause(function, first), again])
+        return calls, self.say.joined([self.say.clause(function, {**first, name: self.say.listed(values)})])
 
     def _listed(self, tools: Sequence[Function]) -> Draft | None:
-        """Several calls of one tool in one clause, two parameters varying: in pairs, respectively, or each with each;
-        or case by case."""
+        """Several calls of one tool in one clause, two parameters varying: in pairs, respectively, each with each."""
         function = self.rng.choice(tools)
         first = self._drawn(function)
         varying = [name for name, value in first.items() if value.kind not in LONG]
         if len(varying) < 2:
             return None
         one, two = self.rng.sample(varying, 2)
-        way = self.rng.choice(("pairs", "respectively", "grid", "cases"))
+        way = self.rng.choice(("pairs", "respectively", "grid"))
         counts = (2, 2) if way == "grid" else (self.rng.choice((2, 2, 3, 3, 4)),) * 2
         some = [
             self._different(name, first[name], function, count) for name, count in zip((one, two), counts, strict=True)
@@ -216,14 +224,26 @@ class Generator:
         pairs = [(a, b) for a in ones for b in twos] if way == "grid" else [*zip(ones, twos, strict=True)]
         calls = [call_of(function, {**first, one: a, two: b}) for a, b in pairs]
         rest = {name: value for name, value in first.items() if name not in (one, two)}
-        if way == "cases":
-            told = self.say.cases([[(one, a), (two, b)] for a, b in pairs])
-            return calls, self.say.joined([self.say.clause(function, rest, [told])])
         if way == "pairs":
             return calls, self.say.joined([self.say.clause(function, rest, [self.say.pairs(two, pairs)])])
         end = "respectively" if way == "respectively" else self.say.pick(("", "", "each"))
         both = {one: self.say.listed(ones), two: self.say.listed(twos)}
         return calls, self.say.joined([f"{self.say.clause(function, {**rest, **both})} {end}".rstrip()])
+
+    def _told(self, tools: Sequence[Function]) -> Draft | None:
+        """One call or several of one tool as a story: what each has, and what they share."""
+        function = self.rng.choice(tools)
+        first = self._drawn(function)
+        number = self.rng.choice((1, 2, 2, 2, 3, 3, 4))
+        some = [name for name in first if self.rng.random() < 0.7]
+        varying = some or [name for name in first if first[name].kind != "message"][:1]
+        draws = [first, *({**first, **self._drawn(function, like=varying)} for _ in range(number - 1))]
+        calls = [call_of(function, drawn) for drawn in draws]
+        if not varying or any(call in calls[:place] for place, call in enumerate(calls)):
+            return None
+        shared = {name: value for name, value in first.items() if name not in varying}
+        cases = [{name: drawn[name] for name in varying} for drawn in draws]
+        return calls, self.say.told(function, shared, cases)
 
     def _different(self, name: str, first: Value, function: Function, count: int) -> list[Value] | None:
         """So many different values of a parameter."""
@@ -314,7 +334,7 @@ class Generator:
         return [], self.say.joined([self.say.clause(wanted, self._drawn(wanted))])
 
     def _drawn(
-        self, function: Function, *, without: str | None = None, like: Mapping[str, Value] | None = None
+        self, function: Function, *, without: str | None = None, like: Collection[str] | None = None
     ) -> dict[str, Value]:
         """Values for the required parameters and some of the others."""
         schema = function["parameters"]
@@ -382,6 +402,9 @@ def retyped(function: Function, rng: random.Random) -> Function:
                 changed = {"type": "string", "enum": examples, **({"default": examples[0]} if roll < 0.04 else {})}
             elif roll > 0.93 and not examples:
                 changed = {**each, "type": "array", "items": {"type": "string"}}
+        elif each.get("type") == "number" and RATES.search(name.lower()) and roll > 0.5:
+            how = rng.choice(("as a decimal", "in decimal form", "e.g. 0.05 for 5%", "in percent", "as a percentage"))
+            changed = {**each, "description": f"{each.get('description') or words_of(name)} ({how})"}
         elif each.get("type") in ("integer", "number") and roll < 0.06:
             changed = {**each, "type": "array", "items": {"type": each["type"]}}
         properties[name] = changed

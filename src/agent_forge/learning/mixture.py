@@ -79,7 +79,8 @@ class Mixture:
         self.nestful = {name: {**tool, "field": "nestful"} for name, tool in nestful.items()}
         services = [{**tool, "field": service} for (service, _), tool in sgd_tools(folder, "train").items()]
         seen = values_of([*sets["sgd"], *sets["snips"], *self.seal_rows])
-        catalogue = [*self.seal.values(), *services, *services, *self.nestful.values(), *self.nestful.values(), *more]
+        known = [*self.seal.values(), *services, *services, *self.nestful.values(), *self.nestful.values()]
+        catalogue = [*known * max(1, round(len(more) / len(known))), *more]  # as often as the others together
         self.generator = Generator(catalogue, seed=self.rng.randrange(2**31), seen=seen, restyle=True)
 
     def groups(self) -> Iterator[Group]:

@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent_forge.learning.values import WORDS, Value, singular, split_name, words_of
+from agent_forge.learning.values import WORDS, Value, listing, singular, split_name, words_of
 
 _PHRASES: dict[str, Any] = WORDS["phrases"]
 SYNONYMS = _PHRASES["synonyms"]
 ASKING = frozenset(_PHRASES["asking"])
 OPENERS = _PHRASES["openers"]
 CLOSERS = _PHRASES["closers"]
+AFTERWARDS = _PHRASES["afterwards"]
+COUNTS = ("", "", "two", "three", "four", "five", "six", "seven", "eight")
 JOINTS = _PHRASES["joints"]
 ORDERED = _PHRASES["ordered"]
 AGREED = _PHRASES["agreed"]
@@ -150,6 +152,10 @@ class Phrasing:
     def listed(self, values: Sequence[Value]) -> Value:
         """Values side by side, said as one."""
         words = [self.quoted(each) for each in values]
+        ends = {word.partition(" ")[2] for word in words}
+        if values[0].kind in MEASURED and len(ends) == 1 and "percent" not in ends and self.rng.random() < 0.7:
+            # 10, 20 and 30 years
+            words = [*(word.partition(" ")[0] for word in words[:-1]), words[-1]]
         said = ", ".join(words[:-1]) + self.pick((" and ", " and ", ", and ", " as well as ")) + words[-1]
         kind = "plural" if values[0].kind in MEASURED else values[0].kind
         return Value(None, said, kind, quoted=False)
@@ -163,14 +169,50 @@ class Phrasing:
         joint = self.pick((" and ", ", and ", ", and also ", ", as well as "))
         return opening + (", ".join(said[:-1]) + joint + said[-1] if len(said) > 2 else f" and {opening}".join(said))
 
-    def cases(self, cases: Sequence[Sequence[tuple[str, Value]]]) -> str:
-        """What is given, case by case."""
-        thing = self.pick(("case", "one", "time", "request", "option"))
-        form = self.pick(("{} of {}", "{} {}", "{} is {}", "a {} of {}", "{} = {}"))
-        said = [" and ".join(form.format(words_of(name), self.quoted(value)) for name, value in each) for each in cases]
-        heads = [f"the {number} {thing}" for number in ("first", "second", "third", "fourth")[: len(said)]]
-        heads[-1] = self.pick((heads[-1], heads[-1], f"the last {thing}"))
-        return ", and ".join(f"{head} with {each}" for head, each in zip(heads, said, strict=True))
+    def told(
+        self, function: Mapping[str, Any], shared: Mapping[str, Value], cases: Sequence[Mapping[str, Value]]
+    ) -> str:
+        """A story: what each case has, in a sentence or more, and what is asked, before it or after."""
+        names = [singular(word) for word in split_name(function["name"])[1:]]
+        nouns = [name for name in names if len(name) > 3 and name[-1] not in "sy"]
+        thing = self.pick((*nouns, *nouns, "case", "one", "item", "example", "scenario", "object"))
+        form = self.pick(("the {} {}", "{} of {}", "a {} of {}", "{} {}", "{} = {}", "{}: {}"))
+        said = [self._facts(each, form) for each in cases]
+        count = self.pick((COUNTS[len(cases)], COUNTS[len(cases)], str(len(cases))))
+        many = f"{count} {self.pick(('', '', 'different ', 'separate '))}{thing}s"
+        heads = [f"the {number} {thing}" for number in ("first", "second", "third", "fourth")[: len(cases)]]
+        if self.rng.random() < 0.3:
+            heads = [self.pick(("one", "one of them")), *["another"] * (len(cases) - 2), "the other"]
+        if len(cases) == 1:
+            told = " ".join(f"{each[0].upper()}{each[1:]}." for each in self._alone(cases[0]))
+        elif self.rng.random() < 0.5:
+            verb = self.pick(("has", "has", "is given with", "comes with", "uses"))
+            told = " ".join(f"{head.capitalize()} {verb} {each}." for head, each in zip(heads, said, strict=True))
+        else:
+            opening = self.pick(("there are {}: ", "I have {}, ", "consider {}, ", "we have {}: ")).format(many)
+            told = self.sentence(opening + listing([f"{h} with {s}" for h, s in zip(heads, said, strict=True)]))
+        asked = self.clause(function, shared)
+        end = self.pick(("", "for each of them", f"for {many}", "for each", f"for each {thing}")) if cases[1:] else ""
+        question = self.sentence(f"{asked} {end}".rstrip())
+        ended = [each if each[-1] in ".?!" else f"{each}." for each in (question, told)]
+        return " ".join(ended if self.rng.random() < 0.5 else ended[::-1])
+
+    def _facts(self, drawn: Mapping[str, Value], form: str) -> str:
+        """What a case has: `a base of 10 meters and a height of 5 meters`."""
+        given = self.with_region(self.with_unit(drawn))
+        facts = [
+            self.slot(name, value) if value.kind == "boolean" else form.format(words_of(name), self.quoted(value))
+            for name, value in given.items()
+        ]
+        return listing(facts)
+
+    def _alone(self, drawn: Mapping[str, Value]) -> list[str]:
+        """What is given, each in a sentence."""
+        forms = ("the {} is {}", "we have a {} of {}", "my {} is {}", "there is a {} of {}")
+        given = self.with_region(self.with_unit(drawn))
+        plain = {name: value for name, value in given.items() if value.kind != "boolean"}
+        told = [self.pick(forms).format(words_of(name), self.quoted(value)) for name, value in plain.items()]
+        return told + [f"I want it {self.slot(name, given[name])}" for name in given if name not in plain]
 
     def with_unit(self, drawn: Mapping[str, Value]) -> Mapping[str, Value]:
         """Now and then a number and its unit, which is a parameter of its own, said as one: `5 meters`."""
@@ -178,9 +220,15 @@ class Phrasing:
         bare = [name for name, value in drawn.items() if value.kind in MEASURED and value.said[-1:].isdigit()]
         if not units or not bare or self.rng.random() < 0.3:
             return drawn
-        number, unit = self.pick(bare), units[0]
-        both = replace(drawn[number], said=f"{drawn[number].said} {drawn[unit].said}")
-        return {name: both if name == number else value for name, value in drawn.items() if name != unit}
+        return _as_one(drawn, self.pick(bare), units[0], " ")
+
+    def with_region(self, drawn: Mapping[str, Value]) -> Mapping[str, Value]:
+        """A city and its state or country said as one: `Portland, Oregon`."""
+        cities = [name for name, value in drawn.items() if value.kind == "city" and "," not in value.said]
+        wider = [name for name, value in drawn.items() if value.kind in ("state", "region", "country")]
+        if len(cities) != 1 or len(wider) != 1 or self.rng.random() < 0.3:
+            return drawn
+        return _as_one(drawn, cities[0], wider[0], ", ")
 
     def same(self, name: str) -> str:
         """Words for a value that was said before, or none at all."""
@@ -190,7 +238,7 @@ class Phrasing:
     def clause(self, function: Mapping[str, Any], drawn: Mapping[str, Value], extra: Sequence[str] = ()) -> str:
         """One call as a clause without end mark. `extra` are words for arguments that come from elsewhere."""
         intent = self.intent(function)
-        drawn = self.with_unit(drawn)
+        drawn = self.with_region(self.with_unit(drawn))
         rest = dict(drawn)
         for name, value in drawn.items():
             noun = split_name(name)[-1]
@@ -283,10 +331,21 @@ class Phrasing:
         ended = [each if each[-1] in ".?!" else f"{each}." for each in sentences[:-1]]  # "twenty Third" is a number
         return " ".join([*ended, sentences[-1]])
 
-    def dressed(self, request: str) -> str:
-        """A request with the talk around it."""
+    def dressed(self, request: str, calls: Sequence[Mapping[str, Any]]) -> str:
+        """A request with the talk around it, none of which asks for a call."""
         if self.rng.random() < 0.25:
             request = f"{self.pick(OPENERS)} {request}"
+        if len(calls) > 1 and self.rng.random() < 0.15:
+            request = f"{request} {self.pick(AFTERWARDS)}"
+        if len({call["tool"] for call in calls}) == 1 and self.rng.random() < 0.05:
+            name = self.pick(("the '{}' function", "the function {}", "{}", "the {} tool")).format(calls[0]["tool"])
+            return self.pick((f"{request} Use {name}.", f"Using {name}: {request}", f"{request} Please use {name}."))
         if self.rng.random() < 0.12:
             request = f"{request} {self.pick(CLOSERS)}".strip()
         return request
+
+
+def _as_one(drawn: Mapping[str, Value], first: str, second: str, between: str) -> dict[str, Value]:
+    """Two values in the words of the first."""
+    both = replace(drawn[first], said=f"{drawn[first].said}{between}{drawn[second].said}")
+    return {name: both if name == first else value for name, value in drawn.items() if name != second}

@@ -19,6 +19,7 @@ import yaml
 from agent_forge.agents.grounding import MONTHS, TENS, UNITS
 from agent_forge.agents.planner.script import examples_in
 
+RATES = re.compile(r"rate|percent|ratio|probability|discount|interest")
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
 
 
@@ -67,7 +68,7 @@ class Values:
             inner = {key: self.draw(key, each) for key, each in (schema.get("properties") or {}).items()}
             return Value(
                 {key: each.value for key, each in inner.items()},
-                _listing([f"{words_of(k)} {v.said}" for k, v in inner.items()]),
+                listing([f"{words_of(k)} {v.said}" for k, v in inner.items()]),
                 "object",
             )
         return self.text(name, schema)
@@ -83,7 +84,7 @@ class Values:
         if drawn[0].kind in ("number", "integer") and self.rng.random() < 0.3:
             said = f"[{', '.join(str(each.value) for each in drawn)}]"
         else:
-            said = _listing([each.said for each in drawn], self.rng.choice((" and ", ", and ", " and ", ", ")))
+            said = listing([each.said for each in drawn], self.rng.choice((" and ", ", and ", " and ", ", ")))
         return Value([each.value for each in drawn], said, "array")
 
     def integer(self, name: str, schema: Mapping[str, Any]) -> Value:
@@ -94,16 +95,30 @@ class Values:
         low = int(schema.get("minimum", self.rng.choice((0, 1, 1, 2, 10))))
         high = int(schema.get("maximum", max(low + 1, self.rng.choice((5, 9, 12, 60, 100, 500, 5000, 250_000)))))
         value = self.rng.randint(min(low, high), max(low, high))
+        if "maximum" not in schema and self.rng.random() < 0.3:
+            value = max(low, self.round_number())
         return Value(value, self.measured(name, self.say_number(value)), "integer")
 
+    def round_number(self) -> int:
+        """As people like them: 20, 1500, 100000."""
+        return int(
+            self.rng.choice((1, 1, 1.5, 2, 2, 2.5, 3, 4, 5, 5, 7.5, 8))
+            * 10 ** self.rng.choice((1, 1, 2, 2, 3, 3, 4, 5))
+        )
+
     def number(self, name: str, schema: Mapping[str, Any]) -> Value:
-        if re.search(r"rate|percent|ratio|probability|discount|interest", name.lower()) and self.rng.random() < 0.6:
+        if RATES.search(name.lower()) and self.rng.random() < 0.6:
             per_cent = self.rng.choice((1, 2, 3, 3.5, 4, 5, 7.25, 8, 10, 12.5, 15, 20))
             said = f"{per_cent}{self.rng.choice(('%', '%', ' percent'))}"
-            return Value(round(per_cent / 100, 6) if self.rng.random() < 0.5 else per_cent, said, "number")
+            in_percent = re.search(
+                r"(?:in|as an?) percent|percentage|\(%\)", f"{name} {schema.get('description')}".lower()
+            )
+            return Value(per_cent if in_percent else round(per_cent / 100, 6), said, "number")
         value: float = round(
             self.rng.uniform(0, self.rng.choice((1, 10, 100, 1000, 50_000))), self.rng.choice((0, 1, 1, 2))
         )
+        if self.rng.random() < 0.25:
+            value = self.round_number()
         low, high = schema.get("minimum", value), schema.get("maximum", value)
         if not low <= value <= high:
             value = round(self.rng.uniform(min(low, high), max(low, high)), 2)
@@ -154,6 +169,7 @@ class Values:
         if kind == "date":
             return self.date(iso=False)
         makers = {
+            "city": self.place,
             "time": self.clock,
             "email": self.email,
             "url": self.url,
@@ -193,6 +209,11 @@ class Values:
         pick = self.rng.choice
         folder = pick(("", "", "data/", "/home/user/", "reports/2024/"))
         return f"{folder}{pick(BANKS['file'])}{pick(('', '_final', '2', '-old'))}.{pick(BANKS['ending'])}"
+
+    def place(self) -> str:
+        city = self.plain("city")
+        wider = self.rng.choice(BANKS[self.rng.choice(("state", "state", "country"))])
+        return city if "," in city or self.rng.random() < 0.7 else f"{city}, {wider}"
 
     def person(self) -> str:
         first = self.rng.choice(BANKS["first"])
@@ -308,5 +329,5 @@ def _ordinal(day: int) -> str:
     return f"{day}{'th' if 11 <= day <= 13 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day % 10, 'th')}"
 
 
-def _listing(parts: Sequence[str], last: str = " and ") -> str:
+def listing(parts: Sequence[str], last: str = " and ") -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + last + parts[-1] if parts else ""
