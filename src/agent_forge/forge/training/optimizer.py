@@ -118,6 +118,7 @@ class MuGrokfast(torch.optim.Optimizer):
         )
 
     def _adam(self, group: Mapping[str, Any], params: list[nn.Parameter], grads: list[Tensor]) -> None:
+        plain = all(each.is_contiguous() for each in (*params, *grads))  # on a CPU the fused kernel ignores strides
         adamw(
             list[Tensor](params),
             grads,
@@ -125,7 +126,7 @@ class MuGrokfast(torch.optim.Optimizer):
             [self._state(p, "square", partial(torch.zeros_like, p)) for p in params],
             [],
             [self._state(p, "step", partial(torch.zeros, (), device=p.device)) for p in params],
-            fused=True,
+            fused=plain or params[0].is_cuda,
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
