@@ -206,7 +206,8 @@ class Laps:
 
 @dataclass(frozen=True)
 class Course:
-    """What both sides of a race run on: the same prompts, answers, lengths and updates."""
+    """What both sides of a race run on: the same prompts, answers, lengths and updates. Every answer has all its
+    tokens: which ones end early is luck, and would be work that one side does not have."""
 
     make: Callable[[], Any]  # a model
     tokenizer: Any
@@ -256,10 +257,9 @@ def our_steps(course: Course, laps: Laps) -> None:
         return vowels(item, answer)
 
     seen: list[bool] = []
-    options = {"end": course.tokenizer.eos_token_id, "tokenizer": course.tokenizer, "progress": None}
     model = course.make()
     laps.begin()
-    reinforce(model, draw, reward, settings, on_record=note, **options)
+    reinforce(model, draw, reward, settings, on_record=note, tokenizer=course.tokenizer, progress=None)
 
 
 def trl_steps(course: Course, laps: Laps) -> None:
@@ -286,6 +286,7 @@ def trl_steps(course: Course, laps: Laps) -> None:
         gradient_accumulation_steps=max(1, course.rows // course.most),
         num_generations=course.copies,
         max_completion_length=course.tokens,
+        generation_kwargs={"min_new_tokens": course.tokens},
         max_steps=course.steps,
         learning_rate=1e-6,
         beta=0.0,
@@ -334,7 +335,7 @@ def some_texts(words: int) -> list[str]:
 
 def result(course: Course, ours: Laps, theirs: Laps) -> None:
     """Prints both sides, as far as they have come, and their ratios."""
-    print(f"\nGRPO steps, {course.prompts} x {course.copies} answers of up to {course.tokens} tokens")
+    print(f"\nGRPO steps, {course.prompts} x {course.copies} answers of {course.tokens} tokens")
     heads = ("steps", "median s", "steps/s", "with warm-up", "tokens", "GiB")
     print(f"{'':8}" + "".join(f"{head:>14}" for head in heads))
     sides = [laps.figures() for laps in (ours, theirs)]
