@@ -36,6 +36,7 @@ from agent_forge.forge.adapters import add_adapter
 from agent_forge.forge.training import PromptItem, ReinforceSettings, policy
 from agent_forge.forge.training.reinforce import Collector, reinforce
 from agent_forge.forge.training.settings import LoraSettings
+from agent_forge.forge.training.shared_prompts import sheet_width
 
 TOKENS, LENGTH, FIRST = 16, 4, 4  # of the toy: kinds of tokens, length of an answer, number of the first of them
 
@@ -491,8 +492,9 @@ def explain(course: Course, laps: Laps) -> None:
     tokens[:, :prompt] = tokens[:: course.copies, :prompt].repeat_interleave(course.copies, 0)[:rows]
     mask = torch.ones(tokens.shape, device=laps.device)
     mask[:, :prompt] = 0
-    for name, width in (("prompts read once", policy.sheet_width), ("a row per answer", lambda _: None)):
-        with patch.object(policy, "sheet_width", width):
+    widths = (sheet_width(model), 2 * (sheet_width(model) or 0), None)  # a wider model would share more
+    for name, width in zip(("as it is", "prompts read once", "a row per answer"), widths, strict=True):
+        with patch.object(policy, "sheet_width", lambda _, width=width: width):
             figures = [learning_pass(model, tokens, mask, laps.device) for _ in range(2)][-1]  # the first warms up
             figures |= what_is_kept(model, tokens, mask, laps.device)
         print(json.dumps({"learning pass": name, "rows": rows, "prompt": prompt, **figures}), flush=True)
