@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/reinforce.py                      the toys, and TRL if it can be imported
     PYTHONPATH=src python benchmarks/reinforce.py --quick              anywhere: a check that it runs
     PYTHONPATH=src python benchmarks/reinforce.py --gpu --model DIR    on a GPU: SmolLM2-135M and 3 B random weights
+    … --gpu --model DIR --only race --peer PEERS --answers 128 512     TRL with equal batches, within --seconds
 
 TRL is no dependency: `pip install --no-deps --target PEERS trl==1.16.* datasets dill multiprocess xxhash pandas
 python-dateutil pytz tzdata six`, then `--peer PEERS`. Seconds are CPU seconds on a CPU, wall seconds on a GPU.
@@ -13,24 +14,29 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import random
 import sys
 import tempfile
+import threading
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.forge.adapters import add_adapter
-from agent_forge.forge.training import PromptItem, ReinforceSettings
+from agent_forge.forge.training import PromptItem, ReinforceSettings, policy
 from agent_forge.forge.training.reinforce import Collector, reinforce
 from agent_forge.forge.training.settings import LoraSettings
+from agent_forge.forge.training.shared_prompts import sheet_width
 
 TOKENS, LENGTH, FIRST = 16, 4, 4  # of the toy: kinds of tokens, length of an answer, number of the first of them
 
@@ -145,92 +151,148 @@ def race_model(vocab: int, quick: bool) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(vocab_size=vocab, num_key_value_heads=4, max_position_embeddings=512, **shape))
 
 
-def race(quick: bool, device: str = "cpu", model: Any = None, tokenizer: Any = None, **sizes: int) -> None:
-    """Steps of GRPO: one optimiser step on 8 answers of 32 tokens to one prompt of 12 words (or `sizes`)."""
-    from agent_forge.forge.training import train_tokenizer
+class Laps:
+    """The steps of one side of a race, printed as they come. The first of every round warms up."""
 
-    steps, rounds = (3, 1) if quick else (6, 3)  # alternating, as the machine may not be quiet
-    size = {"prompts": 1, "copies": 8, "tokens": 8 if quick else 32, "words": 12, **sizes}
-    words = "the cat sat on the mat and the dog ran off with a bone while it rained all day long in the old town"
-    tokenizer = tokenizer or train_tokenizer([words] * 20, 512)
-    make = model or (lambda: race_model(len(tokenizer), quick).to(device))
-    many = words.split() * (2 + size["words"] // 12)
-    texts = [" ".join(many[i % 7 : i % 7 + size["words"]]) for i in range(64)]
-    clock = time.process_time if device == "cpu" else time.perf_counter
+    def __init__(self, name: str, answers: int, device: str) -> None:
+        self.name, self.answers, self.device = name, answers, device
+        self.rounds: list[list[float]] = []  # seconds
+        self.tokens: list[float] = []  # of an answer
+        self.seconds: Counter[str] = Counter()  # by what they were spent on, where that is known
+        self.phases = {"generate": 0.0, "learn": 0.0}  # GiB at their peaks
+        self.GiB = 0.0
 
-    def reward(_: Any, answer: str) -> float:
-        return sum(letter in "aeiou" for letter in answer) / max(1, len(answer))
+    def begin(self) -> None:
+        self.rounds.append([])
+        if self.device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        self.last = self._now()
 
+    def step(self, *_: Any) -> None:
+        now = self._now()
+        self.rounds[-1].append(now - self.last)
+        self.last = now
+        self.peak("learn")
+        step = {"step": self.name, "answers": self.answers, "seconds": round(self.rounds[-1][-1], 4)}
+        print(json.dumps({**step, "round": len(self.rounds), "GiB": round(self.GiB, 2)}), file=sys.stderr, flush=True)
+
+    def peak(self, phase: str) -> None:
+        """Notes the peak since the last call (of TRL's steps there is one phase)."""
+        if self.device == "cuda":
+            self.phases[phase] = max(self.phases[phase], torch.cuda.max_memory_allocated() / 2**30)
+            self.GiB = max(self.phases.values())
+            torch.cuda.reset_peak_memory_stats()
+
+    def _now(self) -> float:
+        if self.device == "cpu":
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def figures(self) -> dict[str, Any]:
+        """Seconds of the median step, steps per second after warming up and with it, and what a step is."""
+        warm = sorted(each for steps in self.rounds for each in steps[1:])
+        every = [each for steps in self.rounds for each in steps]
+        return {
+            "steps": len(warm),
+            "median_s": warm[len(warm) // 2] if warm else None,
+            "steps_per_s": len(warm) / sum(warm) if warm else None,
+            "steps_per_s_with_warm_up": len(every) / sum(every) if every else None,
+            "tokens_per_answer": sum(self.tokens) / len(self.tokens) if self.tokens else None,
+            "GiB": self.GiB or None,
+        }
+
+
+@dataclass(frozen=True)
+class Course:
+    """What both sides of a race run on: the same prompts, answers, lengths and updates. Every answer has all its
+    tokens: which ones end early is luck, and would be work that one side does not have."""
+
+    make: Callable[[], Any]  # a model
+    tokenizer: Any
+    texts: Sequence[str]
+    prompts: int = 1
+    copies: int = 8
+    tokens: int = 32
+    steps: int = 5
+    most: int = 128  # rows that learn at once
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.copies
+
+
+def vowels(_: Any, answer: str) -> float:
+    return sum(letter in "aeiou" for letter in answer) / max(1, len(answer))  # random weights write some of these
+
+
+def our_steps(course: Course, laps: Laps) -> None:
     settings = ReinforceSettings(
-        iterations=steps,
-        prompts=size["prompts"],
-        copies=size["copies"],
-        max_tokens=size["tokens"],
+        iterations=course.steps,
+        prompts=course.prompts,
+        copies=course.copies,
+        max_tokens=course.tokens,
         learning_rate=1e-6,
         evaluate_every=0,
         resample=0,
-        micro_rows=size["prompts"] * size["copies"],
+        micro_rows=min(course.most, course.rows),
     )
 
     def draw(number: int) -> list[PromptItem]:
-        chosen = [texts[(number * size["prompts"] + i) % len(texts)] for i in range(size["prompts"])]
-        return [PromptItem(tokenizer(text)["input_ids"]) for text in chosen]
+        chosen = [course.texts[(number * course.prompts + i) % len(course.texts)] for i in range(course.prompts)]
+        return [PromptItem(course.tokenizer(text)["input_ids"]) for text in chosen]
 
-    options = {"end": tokenizer.eos_token_id, "tokenizer": tokenizer, "progress": None}
-    ours, theirs = list[float](), list[float]()
-    for _ in range(rounds):
-        stamps: list[float] = []
-        reinforce(make(), draw, reward, settings, on_record=lambda _, to=stamps: to.append(clock()), **options)
-        ours += [b - a for a, b in pairwise(stamps[1:])]
-        theirs += trl_steps(make(), tokenizer, texts, reward, steps, size, clock, device)
-        so_far = {"ours": ours, "theirs": theirs}  # a run that is cut short has these
-        print(json.dumps({name: [round(each, 3) for each in times] for name, times in so_far.items()}), file=sys.stderr)
-    ours.sort()
-    median = ours[len(ours) // 2]
-    where = f"{size['prompts']} x {size['copies']} answers of {size['tokens']} tokens"
-    where += f" to {size['words']} words, {torch.get_num_threads()} thread(s)"
-    print(f"\nGRPO steps, {where}, median of {len(ours)}")
-    print(f"{'ours':34}{median:9.3f} s")
-    if theirs:
-        other = sorted(theirs)[len(theirs) // 2]
-        print(f"{'TRL':34}{other:9.3f} s   {other / median:.2f} x ours", flush=True)
+    def note(record: dict[str, Any]) -> None:
+        laps.step()
+        seen.clear()
+        laps.tokens.append(record.get("tokens", 0) / max(1, record.get("rows", 0)))
+        for phase, spent in record["seconds"].items():
+            laps.seconds[phase] += spent
+
+    def reward(item: Any, answer: str) -> float:
+        if not seen:  # sampling is over
+            seen.append(True)
+            laps.peak("generate")
+        return vowels(item, answer)
+
+    seen: list[bool] = []
+    model = course.make()
+    laps.begin()
+    reinforce(model, draw, reward, settings, on_record=note, tokenizer=course.tokenizer, progress=None)
 
 
-def trl_steps(
-    model: Any,
-    tokenizer: Any,
-    texts: Sequence[str],
-    reward: Callable[..., float],
-    steps: int,
-    size: dict[str, int],
-    clock: Callable[[], float],
-    device: str,
-) -> list[float]:
-    """Seconds of each of TRL's steps after the first, or nothing where it cannot be imported."""
+def trl_steps(course: Course, laps: Laps) -> None:
+    """TRL's steps, or nothing where it cannot be imported."""
     try:
         from datasets import Dataset
-        from transformers import TrainerCallback
+        from transformers import AttentionInterface, TrainerCallback
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
         from trl import GRPOConfig, GRPOTrainer
     except (ImportError, RuntimeError) as error:
         print(f"\nTRL is not here ({str(error).splitlines()[-1]}): no comparison", file=sys.stderr)
-        return []
-    stamps: list[float] = []
+        return
 
     class Stamps(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            stamps.append(clock())
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            laps.begin()
 
-    rows = size["prompts"] * size["copies"]
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            laps.step()
+
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=rows,
-        num_generations=size["copies"],
-        max_completion_length=size["tokens"],
-        max_steps=steps,
+        per_device_train_batch_size=min(course.most, course.rows),
+        gradient_accumulation_steps=max(1, course.rows // course.most),
+        num_generations=course.copies,
+        max_completion_length=course.tokens,
+        generation_kwargs={"min_new_tokens": course.tokens},
+        max_steps=course.steps,
         learning_rate=1e-6,
         beta=0.0,
-        bf16=device != "cpu",
-        use_cpu=device == "cpu",
+        bf16=laps.device != "cpu",
+        use_cpu=laps.device == "cpu",
         report_to=[],
         save_strategy="no",
         logging_strategy="no",
@@ -238,13 +300,59 @@ def trl_steps(
         gradient_checkpointing=False,
     )
 
-    def scores(completions: list[str], **_: Any) -> list[float]:
-        return [reward(None, each) for each in completions]
+    def scores(completions: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        laps.tokens += map(len, completion_ids)
+        return [vowels(None, each) for each in completions]
 
-    data = Dataset.from_dict({"prompt": list(texts)})
-    trainer = GRPOTrainer(model, scores, config, data, processing_class=tokenizer, callbacks=[Stamps()])
-    trainer.train()
-    return [b - a for a, b in pairwise(stamps[1:])]
+    AttentionInterface.register("sdpa", sdpa_attention_forward)  # ours, which sampling registers, is not TRL's
+    data = Dataset.from_dict({"prompt": list(course.texts)})
+    tools = {"processing_class": course.tokenizer, "callbacks": [Stamps()]}
+    GRPOTrainer(course.make(), scores, config, data, **tools).train()
+
+
+def race(quick: bool, words: int = 12) -> None:
+    """One optimiser step on 8 answers of 32 tokens to one prompt, on a CPU beside TRL."""
+    from agent_forge.forge.training import train_tokenizer
+
+    rounds = 1 if quick else 3  # alternating, as the machine may not be quiet
+    tokenizer = train_tokenizer([WORDS] * 20, 512)
+    size = {"tokens": 8 if quick else 32, "steps": 3 if quick else 5}
+    course = Course(lambda: race_model(len(tokenizer), quick), tokenizer, some_texts(words), **size)
+    ours, theirs = Laps("ours", course.rows, "cpu"), Laps("TRL", course.rows, "cpu")
+    for _ in range(rounds):
+        our_steps(course, ours)
+        trl_steps(course, theirs)
+    print(f"\nto {words} words, {torch.get_num_threads()} thread(s), CPU seconds", end="")
+    result(course, ours, theirs)
+
+
+WORDS = "the cat sat on the mat and the dog ran off with a bone while it rained all day long in the old town"
+
+
+def some_texts(words: int) -> list[str]:
+    many = WORDS.split() * (2 + words // 12)
+    return [" ".join(many[i % 7 : i % 7 + words]) for i in range(64)]
+
+
+def result(course: Course, ours: Laps, theirs: Laps) -> None:
+    """Prints both sides, as far as they have come, and their ratios."""
+    print(f"\nGRPO steps, {course.prompts} x {course.copies} answers of {course.tokens} tokens")
+    heads = ("steps", "median s", "steps/s", "with warm-up", "tokens", "GiB")
+    print(f"{'':8}" + "".join(f"{head:>14}" for head in heads))
+    sides = [laps.figures() for laps in (ours, theirs)]
+    for laps, side in zip((ours, theirs), sides, strict=True):
+        print(
+            f"{laps.name:8}" + "".join(f"{'-' if each is None else format(each, '.4g'):>14}" for each in side.values())
+        )
+    ratios = {
+        name: sides[0][name] / sides[1][name]
+        for name in ("steps_per_s", "steps_per_s_with_warm_up", "GiB")
+        if sides[0][name] and sides[1][name]
+    }
+    if sides[0]["median_s"] and sides[1]["median_s"]:
+        ratios["median"] = sides[1]["median_s"] / sides[0]["median_s"]
+    print("ours / TRL: " + ", ".join(f"{name} {ratio:.2f} x" for name, ratio in ratios.items()))
+    print(json.dumps({"answers": course.rows, "ours": sides[0], "TRL": sides[1], "ratios": ratios}), flush=True)
 
 
 # ---------------------------------------------------------------------------------------------- a GPU
@@ -257,14 +365,11 @@ def shares(name: str, model: Any, tokenizer: Any, settings: ReinforceSettings, d
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
 
-    def reward(_: Any, answer: str) -> float:
-        return sum(letter in "aeiou" for letter in answer) / max(1, len(answer))  # random weights write some of these
-
     def draw(number: int) -> list[PromptItem]:
         return [PromptItem(prompt[: len(prompt) - i % 3]) for i in range(settings.prompts)]
 
     options = {"end": tokenizer.eos_token_id, "tokenizer": tokenizer, "progress": None}
-    reinforce(model, draw, reward, settings, on_record=records.append, **options)
+    reinforce(model, draw, vowels, settings, on_record=records.append, **options)
     rows = [record for record in records if "tokens" in record][1:]
     seconds = {part: sum(record["seconds"][part] for record in rows) for part in ("generate", "score", "learn")}
     total, tokens = sum(seconds.values()), sum(record["tokens"] for record in rows)
@@ -279,30 +384,37 @@ def shares(name: str, model: Any, tokenizer: Any, settings: ReinforceSettings, d
     print(json.dumps({"name": name, **{key: round(value, 4) for key, value in figures.items()}}), file=sys.stderr)
 
 
-def gpu(folder: Path | None, quick: bool, device: str) -> None:
+def smol(folder: Path | None, device: str) -> tuple[Any, Callable[[], Any]]:
+    """A tokenizer, and what makes the model: SmolLM2 from its folder in float32, or a tiny one."""
     from agent_forge.forge.training import train_tokenizer
     from agent_forge.inference.loading import load_model, load_tokenizer
 
-    tokenizer = load_tokenizer(folder) if folder else train_tokenizer(["a dog 1 2 3"] * 5, 512)
+    tokenizer = load_tokenizer(folder) if folder else train_tokenizer([WORDS] * 5, 512)
 
-    def smol() -> Any:
+    def make() -> Any:
         model = load_model(folder, dtype=torch.float32) if folder else race_model(len(tokenizer), True)
         return model.to(device)
 
-    def large() -> Any:
-        """The shape of Llama 3.2 3B: 3.2 B parameters, random, bf16."""
-        shape = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24}
-        if quick:
-            shape = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-        more = {"num_key_value_heads": 4 if quick else 8, "vocab_size": 512 if quick else 128256}
-        with torch.device(device):
-            before = torch.get_default_dtype()
-            torch.set_default_dtype(torch.bfloat16)
-            try:
-                return LlamaForCausalLM(LlamaConfig(**shape, **more, tie_word_embeddings=True))
-            finally:
-                torch.set_default_dtype(before)
+    return tokenizer, make
 
+
+def large(quick: bool, device: str) -> Any:
+    """The shape of Llama 3.2 3B: 3.2 B parameters, random, bf16."""
+    shape = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24}
+    if quick:
+        shape = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"num_key_value_heads": 4 if quick else 8, "vocab_size": 512 if quick else 128256}
+    with torch.device(device):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            return LlamaForCausalLM(LlamaConfig(**shape, **more, tie_word_embeddings=True))
+        finally:
+            torch.set_default_dtype(before)
+
+
+def gpu(folder: Path | None, quick: bool, device: str) -> None:
+    tokenizer, make_smol = smol(folder, device)
     settings = ReinforceSettings(
         iterations=2 if quick else 6,
         prompts=2 if quick else 32,
@@ -320,9 +432,9 @@ def gpu(folder: Path | None, quick: bool, device: str) -> None:
     few = replace(settings, prompts=max(2, settings.prompts // 4), iterations=max(2, settings.iterations // 2))
     saving = replace(few, gradient_checkpointing=True, micro_rows=max(2, settings.micro_rows // 4))
     for name, make, chosen, adapter in (
-        ("SmolLM2-135M, LoRA 16", smol, settings, True),
-        ("SmolLM2-135M, in full", smol, settings, False),
-        ("3 B random, LoRA 16, ckpt", large, saving, True),
+        ("SmolLM2-135M, LoRA 16", make_smol, settings, True),
+        ("SmolLM2-135M, in full", make_smol, settings, False),
+        ("3 B random, LoRA 16, ckpt", lambda: large(quick, device), saving, True),
     ):
         model = make()
         if adapter:
@@ -332,8 +444,104 @@ def gpu(folder: Path | None, quick: bool, device: str) -> None:
         gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
-    sizes = {"prompts": few.prompts, "copies": few.copies, "tokens": few.max_tokens}
-    race(quick, device, smol, tokenizer, **sizes)
+
+
+def gpu_race(folder: Path | None, quick: bool, device: str, answers: Sequence[int], seconds: float) -> None:
+    """TRL beside us with equal batches of each size, in rounds. The process ends after `seconds` with what it has."""
+    import psutil
+
+    tokenizer, make = smol(folder, device)
+    size = {"copies": 4, "tokens": 8, "steps": 2, "most": 8} if quick else {"copies": 16, "tokens": 128, "steps": 4}
+    courses = [Course(make, tokenizer, some_texts(12), each // size["copies"], **size) for each in answers]
+    sides = [(course, *(Laps(name, course.rows, device) for name in ("ours", "TRL"))) for course in courses]
+
+    def finish() -> None:
+        for course, ours, theirs in sides:
+            result(course, ours, theirs)
+
+    def give_up() -> None:
+        print("\nthe time is up", flush=True)
+        finish()
+        os._exit(0)  # whatever the main thread is doing
+
+    spent = time.time() - psutil.Process().create_time()  # importing counts too
+    clock = threading.Timer(max(0.0, seconds - spent), give_up)
+    clock.daemon = True
+    clock.start()
+    for _ in range(1 if quick else 3):
+        for course, ours, theirs in sides:
+            for work, laps in ((our_steps, ours), (explain, ours), (trl_steps, theirs)):
+                if work is explain and (len(ours.rounds) > 1 or course is not courses[0]):
+                    continue
+                try:
+                    work(course, laps)
+                except Exception:  # one side without memory is not the end of the other
+                    traceback.print_exc()
+    clock.cancel()
+    finish()
+
+
+def explain(course: Course, laps: Laps) -> None:
+    """What a learning pass keeps for its gradient and which attention it takes, by prompts read once and by rows."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    counts = {} if dynamo is None else {name: dict(each) for name, each in dynamo.counters.items() if each}
+    print(json.dumps({"dynamo": counts, "our GiB": laps.phases, "our seconds": laps.seconds}), flush=True)
+    model, rows = course.make(), min(course.most, course.rows)
+    prompt = len(course.tokenizer(course.texts[0])["input_ids"])
+    tokens = torch.randint(5, len(course.tokenizer), (rows, prompt + course.tokens), device=laps.device)
+    tokens[:, :prompt] = tokens[:: course.copies, :prompt].repeat_interleave(course.copies, 0)[:rows]
+    mask = torch.ones(tokens.shape, device=laps.device)
+    mask[:, :prompt] = 0
+    widths = (sheet_width(model), 2 * (sheet_width(model) or 0), None)  # a wider model would share more
+    for name, width in zip(("as it is", "prompts read once", "a row per answer"), widths, strict=True):
+        with patch.object(policy, "sheet_width", lambda _, width=width: width):
+            figures = [learning_pass(model, tokens, mask, laps.device) for _ in range(2)][-1]  # the first warms up
+            figures |= what_is_kept(model, tokens, mask, laps.device)
+        print(json.dumps({"learning pass": name, "rows": rows, "prompt": prompt, **figures}), flush=True)
+
+
+def learning_pass(model: Any, tokens: torch.Tensor, mask: torch.Tensor, device: str) -> dict[str, Any]:
+    """GiB held between forward and backward, GiB at the peak, and seconds."""
+    cuda, start = device == "cuda", time.perf_counter()
+    model.zero_grad()
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
+    with torch.autocast(device, torch.bfloat16):
+        loss = policy.token_log_probs(model, tokens, mask).sum()
+    between = torch.cuda.memory_allocated() if cuda else 0
+    loss.backward()
+    peak = torch.cuda.max_memory_allocated() if cuda else 0
+    return {
+        "held_GiB": round((between - before) / 2**30, 3),
+        "peak_GiB": round((peak - before) / 2**30, 3),
+        "loss": float(loss.detach()),  # waits
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+
+
+def what_is_kept(model: Any, tokens: torch.Tensor, mask: torch.Tensor, device: str) -> dict[str, Any]:
+    """The operations of attention, and the largest kinds of tensors that autograd keeps, in GiB."""
+    kept: dict[int, tuple[torch.UntypedStorage, str]] = {}  # held, or an address could be used twice
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept.setdefault(storage.data_ptr(), (storage, f"{str(tensor.dtype)[6:]} {list(tensor.shape)}"))
+        return tensor
+
+    with (
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile,
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast(device, torch.bfloat16),
+    ):
+        policy.token_log_probs(model, tokens, mask)
+    calls = {each.key: each.count for each in profile.key_averages() if "attention" in each.key}
+    sizes: Counter[str] = Counter()
+    for storage, kind in kept.values():
+        sizes[kind] += storage.nbytes()
+    total = round(sum(sizes.values()) / 2**30, 3)
+    largest = {kind: round(size / 2**30, 3) for kind, size in sizes.most_common(10)}
+    return {"attention": calls, "kept_GiB": total, "largest": largest}
 
 
 def main() -> None:
@@ -344,12 +552,17 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, help="a folder with TRL and what it needs")
     parser.add_argument("--only", choices=("toys", "credit", "race"), help="one part of the CPU's figures")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
+    parser.add_argument("--answers", type=int, nargs="+", default=[128, 512], help="answers per step of the GPU's race")
+    parser.add_argument("--seconds", type=float, default=100, help="the process of a GPU's race ends after this time")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     if chosen.peer:
         sys.path.append(str(chosen.peer))
     if chosen.gpu:
-        gpu(chosen.model, chosen.quick, "cuda" if torch.cuda.is_available() and not chosen.quick else "cpu")
+        device = "cuda" if torch.cuda.is_available() and not chosen.quick else "cpu"
+        if chosen.only != "race":
+            gpu(chosen.model, chosen.quick, device)
+        gpu_race(chosen.model, chosen.quick, device, chosen.answers, chosen.seconds)
         return
     for part in (toys, credit, race):
         if chosen.only in (None, part.__name__):

@@ -58,7 +58,8 @@ def test_with_the_extras_off_it_is_torch_muon_and_adamw(rule, nesterov):
     matrices = [theirs.wide.weight, theirs.tall.weight, theirs.square.weight]
     rest = [p for p in theirs.parameters() if all(p is not m for m in matrices)]
     muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr_fn=rule)
-    adam = torch.optim.AdamW(rest, lr=0.003, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01)
+    # fused as ours is: Newton-Schulz in bf16 would magnify another rounding
+    adam = torch.optim.AdamW(rest, lr=0.003, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01, fused=True)
     combined = MuGrokfast(
         ours,
         lr=0.02,
@@ -84,6 +85,16 @@ def test_the_adamw_control_is_adamw_for_everything():
     run(theirs, torch.optim.AdamW(theirs.parameters(), lr=0.003, betas=(0.9, 0.95), weight_decay=0.01))
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_a_gradient_in_another_order_of_memory():
+    ours, theirs = (nn.Linear(32, 16, bias=False) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    gradient = torch.randn(32, 16, generator=torch.Generator().manual_seed(0))
+    ours.weight.grad, theirs.weight.grad = gradient.T, gradient.T.contiguous()
+    MuGrokfast(ours, matrix_rule="adamw", lr=0.003, weight_decay=0.01).step()
+    torch.optim.AdamW(theirs.parameters(), lr=0.003, betas=(0.9, 0.95), weight_decay=0.01).step()
+    torch.testing.assert_close(ours.weight, theirs.weight)
 
 
 @pytest.mark.parametrize("shape", [(32, 96), (96, 32), (48, 48), (3, 16, 64), (200, 16)])

@@ -81,6 +81,7 @@ def test_long_answers_to_a_short_prompt_stay_apart_and_many_copies_take_several_
     assert sheets(20, 10, 8) == [8]
     assert sheets(1, 60, 4) == [1, 1, 1, 1]
     assert sheets(2, 1, 150) == [63, 63, 24]  # PARTS - 1 parts at most
+    assert sheets(30, 20, 9) == [5, 4]  # six would fit, but 6 and 3 would be padded to two of six
 
 
 def test_models_that_do_not_see_all_tokens_or_take_no_mask_read_every_row():

@@ -32,7 +32,7 @@ from agent_forge.inference.packed.torch_model import from_torch, is_plain_llama,
 from agent_forge.inference.rows import Rows, without
 
 STRIDE = 256  # columns by which the buffers grow, at least
-FEW, SMALL = 16, 32_000_000  # rows, and weights per thread, up to which the compiled decoder is faster than torch
+FEW, SMALL = 24, 140_000_000  # rows, and weights on one thread, up to which the compiled decoder is faster than torch
 
 
 def torch_rows(model: Any) -> Rows:
@@ -51,7 +51,7 @@ def sampling_rows(model: Any, most: int) -> Rows:
     """The batch for up to `most` rows which are all written before the model changes: what the compiled decoder does
     faster than torch (a token of a small model is mostly Python) it does, from the model's own memory."""
     weights = sum(weight.numel() for weight in model.parameters()) if isinstance(model, torch.nn.Module) else SMALL + 1
-    small = weights * torch.get_num_threads() <= SMALL
+    small = weights * torch.get_num_threads() ** 2 <= SMALL  # more threads help torch alone, and large models most
     if most <= FEW and small and is_plain_llama(model) and not torch.is_autocast_enabled("cpu"):
         with suppress(UsageError):  # no compiler, or a shape that it does not know
             return CompiledRows(Reader(model))

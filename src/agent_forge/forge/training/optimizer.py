@@ -75,10 +75,9 @@ class MuGrokfast(torch.optim.Optimizer):
                 group["row_blocks"] = [blocks.get(id(p), (p.shape[0],)) for _, p in named]
             if named:
                 groups.append(group)
-        # `fused` makes load_state_dict leave the step counts where they are: on the GPU, for the fused kernel.
-        fused = any(parameter.is_cuda for parameter in model.parameters())
+        # `fused` makes load_state_dict put the step counts beside their parameters, for the fused kernel.
         filters = {name: chosen[name] for name in ("grokfast", "grokfast_decay")}
-        super().__init__(groups, {"lr": chosen["lr"], **filters, "fused": fused})
+        super().__init__(groups, {"lr": chosen["lr"], **filters, "fused": True})
 
     @classmethod
     def for_phase(cls, model: nn.Module, phase: str, **changes: Any) -> MuGrokfast:
@@ -119,16 +118,15 @@ class MuGrokfast(torch.optim.Optimizer):
         )
 
     def _adam(self, group: Mapping[str, Any], params: list[nn.Parameter], grads: list[Tensor]) -> None:
-        fused = params[0].is_cuda  # then the step counts live on the GPU too
-        where = params[0].device if fused else "cpu"
+        plain = all(each.is_contiguous() for each in (*params, *grads))  # on a CPU the fused kernel ignores strides
         adamw(
             list[Tensor](params),
             grads,
             [self._state(p, "mean", partial(torch.zeros_like, p)) for p in params],
             [self._state(p, "square", partial(torch.zeros_like, p)) for p in params],
             [],
-            [self._state(p, "step", partial(torch.zeros, (), device=where)) for p in params],
-            fused=fused,
+            [self._state(p, "step", partial(torch.zeros, (), device=p.device)) for p in params],
+            fused=plain or params[0].is_cuda,
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],

@@ -35,27 +35,28 @@ def sheets_of_rows(tokens_BT: Tensor, mask_BT: Tensor, width: int | None) -> lis
     """Which rows share a sheet, the longest rows first; without a `width` each row stays alone.
 
     Another answer of L tokens on a sheet of T tokens saves reading its prompt of P again, and costs attention to the
-    T - P tokens that it must not see. Per layer a token costs about 24 D^2 operations and a pair of tokens 4 D, so the
-    answer joins while 2 L (T - P) < P (6 D + P).
+    T - P tokens that it must not see. Per layer a token costs about 24 D^2 operations and a pair of tokens 4 D, which
+    take twice as long under a mask, so an answer joins while 2 L (T - P) < P (3 D + P). The sheets of a prompt then get
+    as many answers each: all sheets are padded to the longest.
     """
     order = row_lengths(mask_BT).argsort(descending=True, stable=True).tolist()
     if width is None:
         return [[row] for row in order]
-    open_sheets: dict[tuple[int, ...], list[int]] = {}
-    taken: dict[tuple[int, ...], int] = defaultdict(int)  # tokens of answers on the open sheet of a prompt
-    sheets: list[list[int]] = []
     spans = _answers(mask_BT)
+    of_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row in order:
-        start, end = spans[row]
-        prompt = tuple(tokens_BT[row, :start].tolist())
-        sheet = open_sheets.get(prompt)
-        if sheet is None or 2 * (end - start) * taken[prompt] >= start * (6 * width + start) or len(sheet) == PARTS - 1:
-            sheet = open_sheets[prompt] = []
-            sheets.append(sheet)
-            taken[prompt] = 0
-        sheet.append(row)
-        taken[prompt] += end - start
-    return sheets
+        of_prompt[tuple(tokens_BT[row, : spans[row][0]].tolist())].append(row)
+    sheets: list[list[int]] = []
+    for prompt, rows in of_prompt.items():
+        saved, count, taken = len(prompt) * (3 * width + len(prompt)), 1, 0  # taken: by answers, of the newest sheet
+        for length in (spans[row][1] - spans[row][0] for row in rows):
+            if 2 * length * taken >= saved:
+                count, taken = count + 1, 0
+            taken += length
+        size = min(-(-len(rows) // count), PARTS - 1)
+        sheets += [rows[start : start + size] for start in range(0, len(rows), size)]
+    rank = {row: place for place, row in enumerate(order)}
+    return sorted(sheets, key=lambda rows: rank[rows[0]])
 
 
 def share_prompts(tokens_BT: Tensor, mask_BT: Tensor, width: int | None) -> tuple[Batch, Tensor] | None:

@@ -105,6 +105,15 @@ static inline __attribute__((always_inline)) Wide wide(const float *x) {
     return out;
 }
 
+/* Keeps a value in a register: gcc would load it again for every product, and loads are what the products wait for. */
+#if defined(__x86_64__)
+#define IN_REGISTER(x) __asm__("" : "+x"(x))
+#elif defined(__aarch64__)
+#define IN_REGISTER(x) __asm__("" : "+w"(x))
+#else
+#define IN_REGISTER(x) (void)(x)
+#endif
+
 /* By halves, as every step of a plain loop would wait for the one before. */
 static inline __attribute__((always_inline)) float lane_sum(Wide x) {
     for (int half = WIDTH / 2; half; half /= 2)
@@ -124,10 +133,14 @@ static inline __attribute__((always_inline)) void float_tile(const Matrix *m, in
     int64_t i = 0;
     for (; i + WIDTH <= n; i += WIDTH) {
         Wide of[TILE_TOKENS];
-        for (int t = 0; t < tokens; t++) of[t] = wide(x + t * n + i);
+        for (int t = 0; t < tokens; t++) {
+            of[t] = wide(x + t * n + i);
+            IN_REGISTER(of[t]);
+        }
         for (int r = 0; r < rows; r++) {
             __builtin_prefetch(w + (r + TILE_ROWS) * n + i); /* of the next tile */
-            const Wide weight = wide(w + r * n + i);
+            Wide weight = wide(w + r * n + i);
+            IN_REGISTER(weight);
             for (int t = 0; t < tokens; t++) sum[r][t] += weight * of[t];
         }
     }
@@ -139,16 +152,20 @@ static inline __attribute__((always_inline)) void float_tile(const Matrix *m, in
         }
 }
 
+/* Some rows times all tokens. */
+static inline __attribute__((always_inline)) void float_rows(const Matrix *m, int64_t row, int rows, int64_t tokens, const float *x,
+                                                             float *y) {
+    for (; tokens >= TILE_TOKENS; tokens -= TILE_TOKENS, x += TILE_TOKENS * m->columns, y += TILE_TOKENS * m->rows)
+        float_tile(m, row, rows, x, TILE_TOKENS, y);
+    if (tokens == 3) float_tile(m, row, rows, x, 3, y);
+    else if (tokens == 2) float_tile(m, row, rows, x, 2, y);
+    else if (tokens == 1) float_tile(m, row, rows, x, 1, y);
+}
+
 static void float_product(const Matrix *m, int64_t tokens, const float *x, float *y) {
     int64_t row = 0;
-    for (; row + TILE_ROWS <= m->rows; row += TILE_ROWS) {
-        int64_t t = 0;
-        for (; t + TILE_TOKENS <= tokens; t += TILE_TOKENS)
-            float_tile(m, row, TILE_ROWS, x + t * m->columns, TILE_TOKENS, y + t * m->rows);
-        for (; t < tokens; t++) float_tile(m, row, TILE_ROWS, x + t * m->columns, 1, y + t * m->rows);
-    }
-    for (; row < m->rows; row++)
-        for (int64_t t = 0; t < tokens; t++) float_tile(m, row, 1, x + t * m->columns, 1, y + t * m->rows);
+    for (; row + TILE_ROWS <= m->rows; row += TILE_ROWS) float_rows(m, row, TILE_ROWS, tokens, x, y);
+    for (; row < m->rows; row++) float_rows(m, row, 1, tokens, x, y);
 }
 
 /* Quantised activations, kept while the next matrices need the same ones. */
