@@ -302,3 +302,16 @@ def test_an_option_that_another_argument_has_taken_is_not_taken_twice() -> None:
     schema = {"type": "object", "properties": {"from_": kind, "to": kind}, "required": ["from_", "to"]}
     call = {"tool": "transfer", "args": {"from_": "savings", "to": "checking"}}
     assert settled(call, {"parameters": schema}, Mentions("Transfer 5 from my savings to Ann")) == call
+
+
+def test_words_that_name_nothing_are_no_values() -> None:
+    text = {"type": "string"}
+    function = tool("sculpt", ["material"], material=text, period=text)
+    call = {"tool": "sculpt", "args": {"material": "the", "period": "a"}}
+    assert settled(call, function, Mentions("Find the sculpture of a lion"))["args"] == {"material": None}
+    kept = {"tool": "sculpt", "args": {"material": "A", "period": "The Nice Guys"}}
+    assert settled(kept, function, Mentions("Material A, The Nice Guys")) == kept
+    listed = tool("sculpt", ["material"], material={"enum": ["the", "an"]})
+    assert settled({"tool": "sculpt", "args": {"material": "the"}}, listed, Mentions("the one"))["args"] == {
+        "material": "the"
+    }

@@ -142,7 +142,7 @@ def test_rows_of_a_file_become_calls(tmp_path: Path, capsys: pytest.CaptureFixtu
     tools = [{"name": "get_weather", "description": "Current weather in a city", "parameters": schema}]
     rows = [
         {"id": "a", "request": "Get the weather in Oslo and Rome.", "tools": tools},
-        {"id": "b", "request": "Who wrote Hamlet?", "tools": [{"type": "function", "function": tools[0]}]},
+        {"id": "b", "request": "What is the capital of France?", "tools": [{"type": "function", "function": tools[0]}]},
     ]
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n")
@@ -250,6 +250,17 @@ def test_a_number_is_used_as_often_as_it_was_said() -> None:
         write(writer, "1 add(a=7, b=")
         seven, four = (vocabulary.tokens(digit)[0] for digit in "74")
         assert writer._tokens.texts[writer.choose(logits(writer, {seven: 1.0, four: 0.0})) or 0] == second
+
+
+def test_a_text_is_used_as_often_as_it_was_said() -> None:
+    vocabulary = forged.plan_model(forged.SHIPPED).vocabulary
+    text = function("text", to="string", message="string")
+    for request, second in (("Text Ann 'Hello'", "Hello"), ("Text Ann 'Ann, hello'", "Ann")):
+        writer = PlanWriter(vocabulary, [text], request)
+        write(writer, '1 text(to="Ann", message="')
+        ann, hello = (vocabulary.tokens(word)[0] for word in ("Ann", "Hello"))
+        chosen = writer.choose(logits(writer, {ann: 1.0, hello: 0.0}))
+        assert second.startswith(writer._tokens.texts[chosen or 0])
 
 
 def test_a_call_that_comes_again_ends_the_plan() -> None:

@@ -29,6 +29,9 @@ from agent_forge.tasks.words import content_words
 ITEMS = 12  # of a list, at most
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
 DEPTH = 3  # of lists and objects inside each other
+# words that are no value by themselves
+FILLERS = {"a", "an", "the", "to", "of", "for", "from", "by", "with", "and", "or", "is", "are", "was", "be", "would",
+           "could", "should", "please", "their", "i"}  # fmt: skip
 # words by which what was said may not hold
 TAKEN_BACK = {"no", "not", "actually", "instead", "rather", "nevermind", "except", "but"}
 _OPENING, _CLOSING = re.compile(r"(?<!\w)['\"“‘]"), re.compile(r"['\"”’](?!\w)")
@@ -252,7 +255,7 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     whole = {name: value for name, value in args.items() if value is not None and not is_reference(value)}
     bad = {name for name, value in whole.items() if not grounded(value, known[name], [said])}
     taken = {name: value for name, value in whole.items() if value not in listed_values(known[name])}
-    bad |= said_already(taken, required, said)
+    bad |= said_already(taken, required, said) | {name for name, value in taken.items() if is_filler(value)}
     faults = faulty(whole, schema)
     bad |= set(whole) if None in faults and len(whole) == len(args) else {name for name in faults if name is not None}
     kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
@@ -276,6 +279,16 @@ def said_option(value: Any, schema: Mapping[str, Any], others: Collection[Any], 
         each for each in words if len(each) > 2 and content_words(each) and said.says(each)
     ]  # not "a", "or", "all"
     return named[0] if len(named) == 1 and named[0] not in others else value
+
+
+def is_filler(value: Any) -> bool:
+    """Whether a text is of words that name nothing: `product="the"`. "A", "my", "on" and "all" may be values.
+
+    >>> [is_filler(each) for each in ("the", "I Would", "A", "on", "The Nice Guys")]
+    [True, True, False, False, False]
+    """
+    words = {*value.lower().split()} if isinstance(value, str) and value != "A" else set()
+    return bool(words) and words <= FILLERS
 
 
 def said_already(args: Mapping[str, Any], required: Sequence[str], said: Mentions) -> set[str]:

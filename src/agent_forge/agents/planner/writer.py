@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_forge.agents.grounding import Mentions
+from agent_forge.agents.grounding import Mentions, plain
 from agent_forge.agents.planner.constraint import line_grammar, settled
 from agent_forge.agents.planner.script import MISSING, Function, read_line, result_fields
 from agent_forge.inference.grammar import Grammar, GrammarVocabulary
@@ -19,9 +19,10 @@ from agent_forge.inference.grammar import Grammar, GrammarVocabulary
 MOST_CALLS = 12
 
 
-AGAIN = 0.1  # factor on a number that the call has already used as often as it was said
+AGAIN = 0.1  # factor on a number or a text that the call has already used as often as it was said
 _NUMBER = re.compile(r"=(-?[0-9.]*)$")  # one that is being written
 _USED = re.compile(r"=(-?[0-9][0-9.]*)[,)]")
+_QUOTE = re.compile(r'(?<!\\)"')
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,12 @@ class PlanWriter:
             self._take(token)
 
     def _weigh(self, options: np.ndarray, weights: np.ndarray) -> None:
-        """Makes it less likely that a value is called missing, or that a number is used twice, in place."""
+        """Makes it less likely that a value is called missing, or that what was said once is used twice, in place."""
         line = self.vocabulary.text(self._line)
+        *texts, open_text = _QUOTE.split(line)
+        taken = (
+            [plain(each).strip() for each in texts[1::2]] if len(texts) % 2 else []
+        )  # inside a text: those before it
         number = _NUMBER.search(line)
         used = Counter(_USED.findall(line)) if number else None
         asking = set() if self._bare else set(self._tokens.asking)
@@ -119,7 +124,9 @@ class PlanWriter:
         for place, token in enumerate(options.tolist()):
             if token in asking:
                 weights[place] *= self.ask_weight
-            elif number and used and self._used_up(number[1] + self._tokens.texts[token], used):
+            elif (number and used and self._used_up(number[1] + self._tokens.texts[token], used)) or (
+                taken and weights[place] > 0.01 and self._taken(open_text + self._tokens.texts[token], taken)
+            ):
                 weights[place] *= AGAIN
         weights /= weights.sum()
 
@@ -132,6 +139,12 @@ class PlanWriter:
         number, *rest = re.split("[,)]", written, maxsplit=1)
         possible = [text for text in self._said.times if (text == number if rest else text.startswith(number))]
         return bool(possible) and all(used[text] >= self._said.times[text] for text in possible)
+
+    def _taken(self, written: str, texts: Sequence[str]) -> bool:
+        """Whether what is written of a text can only become one that the call has, as often as it was said."""
+        text = plain(_QUOTE.split(written)[0]).strip()
+        times = len(re.findall(rf"\b{re.escape(text)}", self._said.words)) if text else 0
+        return 0 < times <= sum(each.startswith(text) for each in texts)
 
     def _decide_none(self, options: np.ndarray, weights: np.ndarray) -> None:
         """The first token already says whether any tool serves: `none` against the number of the first call."""
