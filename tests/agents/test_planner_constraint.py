@@ -311,6 +311,8 @@ def test_words_that_name_nothing_are_no_values() -> None:
     assert settled(call, function, Mentions("Find the sculpture of a lion"))["args"] == {"material": None}
     kept = {"tool": "sculpt", "args": {"material": "A", "period": "The Nice Guys"}}
     assert settled(kept, function, Mentions("Material A, The Nice Guys")) == kept
+    word = {"tool": "sculpt", "args": {"material": "the"}}
+    assert settled(word, function, Mentions("Translate 'the' into French")) == word, "in quotation marks it is meant"
     listed = tool("sculpt", ["material"], material={"enum": ["the", "an"]})
     assert settled({"tool": "sculpt", "args": {"material": "the"}}, listed, Mentions("the one"))["args"] == {
         "material": "the"

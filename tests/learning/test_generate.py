@@ -132,10 +132,13 @@ def test_a_story_has_a_share_for_each_call_and_what_they_have_in_common() -> Non
     assert any(re.search(r"\b(two|three|four)\b", row.request) for row in several), "a number that is no argument"
 
 
-@pytest.mark.parametrize(("about", "value"), [("as a decimal", 0.05), ("", 0.05), ("in percent", 5)])
-def test_a_percentage_is_written_as_the_parameter_asks(about: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "about", "value"),
+    [("rate", "as a decimal", 0.05), ("rate", "", 0.05), ("rate", "in percent", 5), ("percent_off", "", 5)],
+)
+def test_a_percentage_is_written_as_the_parameter_asks(name: str, about: str, value: float) -> None:
     values = Values(random.Random(1))
-    drawn = [values.draw("interest_rate", {"type": "number", "description": about}) for _ in range(300)]
+    drawn = [values.draw(name, {"type": "number", "description": about}) for _ in range(300)]
     assert {each.value for each in drawn if each.said in ("5%", "5 percent")} == {value}
 
 

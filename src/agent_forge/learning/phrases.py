@@ -16,7 +16,7 @@ ASKING = frozenset(_PHRASES["asking"])
 OPENERS = _PHRASES["openers"]
 CLOSERS = _PHRASES["closers"]
 AFTERWARDS = _PHRASES["afterwards"]
-COUNTS = ("", "", "two", "three", "four", "five", "six", "seven", "eight")
+COUNTS = ("", "one", "two", "three", "four")
 JOINTS = _PHRASES["joints"]
 ORDERED = _PHRASES["ordered"]
 AGREED = _PHRASES["agreed"]
@@ -225,7 +225,7 @@ class Phrasing:
     def with_region(self, drawn: Mapping[str, Value]) -> Mapping[str, Value]:
         """A city and its state or country said as one: `Portland, Oregon`."""
         cities = [name for name, value in drawn.items() if value.kind == "city" and "," not in value.said]
-        wider = [name for name, value in drawn.items() if value.kind in ("state", "region", "country")]
+        wider = [name for name, value in drawn.items() if value.kind in ("region", "country")]
         if len(cities) != 1 or len(wider) != 1 or self.rng.random() < 0.3:
             return drawn
         return _as_one(drawn, cities[0], wider[0], ", ")

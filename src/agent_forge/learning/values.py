@@ -110,9 +110,8 @@ class Values:
         if RATES.search(name.lower()) and self.rng.random() < 0.6:
             per_cent = self.rng.choice((1, 2, 3, 3.5, 4, 5, 7.25, 8, 10, 12.5, 15, 20))
             said = f"{per_cent}{self.rng.choice(('%', '%', ' percent'))}"
-            in_percent = re.search(
-                r"(?:in|as an?) percent|percentage|\(%\)", f"{name} {schema.get('description')}".lower()
-            )
+            about = str(schema.get("description")).lower()
+            in_percent = "percent" in name.lower() or re.search(r"(?:in|as an?) percent|percentage|\(%\)", about)
             return Value(per_cent if in_percent else round(per_cent / 100, 6), said, "number")
         value: float = round(
             self.rng.uniform(0, self.rng.choice((1, 10, 100, 1000, 50_000))), self.rng.choice((0, 1, 1, 2))

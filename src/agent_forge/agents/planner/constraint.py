@@ -255,7 +255,7 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     whole = {name: value for name, value in args.items() if value is not None and not is_reference(value)}
     bad = {name for name, value in whole.items() if not grounded(value, known[name], [said])}
     taken = {name: value for name, value in whole.items() if value not in listed_values(known[name])}
-    bad |= said_already(taken, required, said) | {name for name, value in taken.items() if is_filler(value)}
+    bad |= said_already(taken, required, said) | {name for name, value in taken.items() if is_filler(value, said)}
     faults = faulty(whole, schema)
     bad |= set(whole) if None in faults and len(whole) == len(args) else {name for name in faults if name is not None}
     kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
@@ -275,20 +275,21 @@ def said_option(value: Any, schema: Mapping[str, Any], others: Collection[Any], 
     if not isinstance(value, str) or value not in options or said.says(value) or TAKEN_BACK & {*said.words.split()}:
         return value
     words = [each for each in options if isinstance(each, str) and as_number(each) is None]
-    named = [
-        each for each in words if len(each) > 2 and content_words(each) and said.says(each)
-    ]  # not "a", "or", "all"
+    # not "a", "or", "all"
+    named = [each for each in words if len(each) > 2 and content_words(each) and said.says(each)]
     return named[0] if len(named) == 1 and named[0] not in others else value
 
 
-def is_filler(value: Any) -> bool:
-    """Whether a text is of words that name nothing: `product="the"`. "A", "my", "on" and "all" may be values.
+def is_filler(value: Any, said: Mentions) -> bool:
+    """Whether a text is of words that name nothing: `product="the"`. "A", "my", "on" and "all" may be values, as may
+    what stands in quotation marks.
 
-    >>> [is_filler(each) for each in ("the", "I Would", "A", "on", "The Nice Guys")]
-    [True, True, False, False, False]
+    >>> said = Mentions("I would like A, or 'an'; turn on The Nice Guys")
+    >>> [is_filler(each, said) for each in ("or", "I Would", "A", "an", "on", "The Nice Guys")]
+    [True, True, False, False, False, False]
     """
     words = {*value.lower().split()} if isinstance(value, str) and value != "A" else set()
-    return bool(words) and words <= FILLERS
+    return bool(words) and words <= FILLERS and not re.search(rf"['\"“‘]{re.escape(value)}['\"”’]", said.text)
 
 
 def said_already(args: Mapping[str, Any], required: Sequence[str], said: Mentions) -> set[str]:

@@ -113,9 +113,8 @@ class PlanWriter:
         """Makes it less likely that a value is called missing, or that what was said once is used twice, in place."""
         line = self.vocabulary.text(self._line)
         *texts, open_text = _QUOTE.split(line)
-        taken = (
-            [plain(each).strip() for each in texts[1::2]] if len(texts) % 2 else []
-        )  # inside a text: those before it
+        inside = len(texts) % 2  # of a text
+        taken = [plain(each).strip() for each in texts[1::2]] if inside else []
         number = _NUMBER.search(line)
         used = Counter(_USED.findall(line)) if number else None
         asking = set() if self._bare else set(self._tokens.asking)
@@ -143,7 +142,7 @@ class PlanWriter:
     def _taken(self, written: str, texts: Sequence[str]) -> bool:
         """Whether what is written of a text can only become one that the call has, as often as it was said."""
         text = plain(_QUOTE.split(written)[0]).strip()
-        times = len(re.findall(rf"\b{re.escape(text)}", self._said.words)) if text else 0
+        times = self._said.words.count(f" {text}") if text else 0
         return 0 < times <= sum(each.startswith(text) for each in texts)
 
     def _decide_none(self, options: np.ndarray, weights: np.ndarray) -> None:
