@@ -1,17 +1,27 @@
-"""Do agents get better because their own answers were scored? Warm-up, reinforcement and control, per agent and seed.
+"""Do agents get better because their own answers were scored? Warm-up, reinforcement and controls, per agent and seed.
 
     python benchmarks/agents_reinforce.py --model FOLDER --out results.jsonl          # one GPU
+    python benchmarks/agents_reinforce.py --model FOLDER --agents support,analyst --references 384 --steps 64
+    python benchmarks/agents_reinforce.py --model FOLDER --agents analyst --try slow:rate=5e-5 --try long:iterations=30
     python benchmarks/agents_reinforce.py --quick                                     # CPU, random weights, one agent
 
 One base, and for each agent and seed an adapter of its own: supervised steps on the reference solvers' answers, then
-reinforcement by rewards of sampled answers and, from the same warm-up, the control (of the pilots): as many further
-supervised steps as reinforcement made, each on `--per-step` reference answers where it had `--rows` / `--updates`.
+reinforcement by rewards of sampled answers. From the same warm-up start the controls of the pilots, with as many
+further supervised steps as reinforcement made updates: `control` learns from new references, none of them twice;
+`again` from those of the warm-up, as one must who has no more. Their steps have `--per-step` references each, where an
+update has `--rows` / `--updates` sampled answers. With `--references` the warm-up has only so many different ones.
+
 Each stage is judged on the same held-out exercises, greedily and bound to the schema, as `agents eval` does. Training
 samples are free: the form is part of the reward.
 
-Each agent gets `--seconds` (the pilots) or `--short-seconds`, of which the warm-up has the share `--warmup` and
-reinforcement `--learn`; the rest is for judging and the control. A line of the output is one agent and seed; those that
-are there are not repeated, so that a run can be continued. Checkers and the encoding of exercises run in `--processes`.
+The warm-up has `--steps`, reinforcement `--iterations`, over the last `--reinforce-decay` of which its learning rate
+falls to zero. Each agent gets `--seconds` (the pilots) or `--short-seconds`: reinforcement ends after the share
+`--learn` of them, and the line then has fewer iterations than planned; without `--steps` the warm-up takes the share
+`--warmup`. A line of the output is one agent and seed; those that are there are not repeated, so that a run can be
+continued. Checkers and the encoding of exercises run in `--processes`.
+
+`--try NAME:SETTING=VALUE,...` runs reinforcement with each of these settings (`rate`, `updates`, or any field of
+ReinforceSettings) from the same warm weights, without controls: one line per try.
 """
 
 from __future__ import annotations
@@ -19,17 +29,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -38,7 +50,10 @@ PILOTS = ("qa", "analyst", "support")
 OTHERS = ("legal", "content", "marketing", "sales", "design", "builder", "deploy", "monitor", "security", "finance",
           "hr", "seo")  # fmt: skip
 EXECUTED = ("qa", "builder")  # agents whose answers are programs
-CONTROL = 50_000  # number of the first exercise of the control
+ROOM = 100_000  # numbers of the warm-up's exercises are below, those of reinforcement from here on
+CONTROL = 2 * ROOM  # number of the first exercise of the control
+AGAIN = 1000  # added to the seed: another order of the same references
+SHORT = {"rate": "learning_rate", "updates": "minibatches"}  # names of settings in --try
 
 
 # -- in the processes --------------------------------------------------------------------------------------------------
@@ -98,6 +113,14 @@ def encode(agent: str, folder: str, seed: int, first: int, count: int) -> list[t
     return [(practice.prompt(each), practice.encoded(practice.solution(each))) for each in exercises]
 
 
+def ready(folder: str) -> None:
+    """Has a process import what it will need, while the model is loaded."""
+    import agent_forge.learning.sheets
+    import agent_forge.learning.supervised  # noqa: F401
+
+    tokenizer_of(folder)
+
+
 def loaded() -> set[str]:
     """The packages of others that a process has loaded: what a bare machine must have."""
     names = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
@@ -121,6 +144,13 @@ def sheets(agent: str, folder: str, seed: int, first: int, count: int, length: i
 # -- one agent ---------------------------------------------------------------------------------------------------------
 
 
+class References(NamedTuple):
+    """Reference answers as packed sheets, and to how many different exercises."""
+
+    sheets: Any
+    exercises: int
+
+
 class Pilot:
     """One agent and seed on the shared base."""
 
@@ -140,112 +170,181 @@ class Pilot:
         self.grammar = AnswerGrammar.of(self.practice, bench.vocabulary(self.practice))
         self.judges = Judges(replace(self.practice.profile), bench.pool)
         self.exercises = held_out(self.practice.tasks, bench.options.judged, 1)
-        solutions = [len(answer) for _, answer in encode(agent, str(bench.folder), seed, 0, 60)]
-        self.limit = min(bench.options.most, max(solutions) + 8)
+        pairs = encode(agent, str(bench.folder), seed, 0, 60)
+        self.limit = min(bench.options.most, max(len(answer) for _, answer in pairs) + 8)
+        prompt, answer = (sum(map(len, column)) / len(pairs) for column in zip(*pairs, strict=True))
+        self.say(f"prompts of {prompt:.0f} tokens, answers of {answer:.0f}, at most {self.limit}")
         self.spent: dict[str, float] = {}
+        self.stages: dict[str, list[tuple[float, bool]]] = {}
+
+    def say(self, text: str) -> None:
+        print(f"{self.agent} {self.seed}: {text}", file=sys.stderr, flush=True)
 
     def timed(self, name: str, start: float) -> None:
-        self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - start
+        spent = time.perf_counter() - start
+        self.spent[name] = self.spent.get(name, 0.0) + spent
+        self.say(f"{name} {spent:.1f} s")
 
-    def judge(self, limit: int | None = None) -> list[tuple[float, bool]]:
+    def judge(self, stage: str, limit: int | None = None) -> list[tuple[float, bool]]:
         from agent_forge.learning.attempts import write_answers
+        from agent_forge.learning.practice import score_of
 
         start = time.perf_counter()
         _, answers = write_answers(
             self.policy, self.practice, self.exercises, max_tokens=limit or self.limit, constraint=self.grammar
         )
-        rewards = self.judges(answers)
+        self.stages[stage] = self.judges(answers)
         self.timed("judge", start)
-        return rewards
+        score = score_of(self.stages[stage])
+        self.say(f"{stage} {score.mean:.4f} ± {score.stderr:.4f}")
+        return self.stages[stage]
 
-    def supervise(self, name: str, first: int, steps: int) -> None:
+    def references(self, first: int, count: int) -> References:
         from agent_forge.learning.sheets import pack_sheets
+
+        start = time.perf_counter()
+        sheets = self.bench.sheets(self.agent, self.seed, first, count)
+        packed = pack_sheets(sheets, self.bench.options.length)
+        self.timed("encode", start)
+        return References(packed, count)
+
+    def supervise(self, name: str, references: References, steps: int, seed: int) -> None:
+        """Steps on `--per-step` references each, in as many passes as that takes."""
         from agent_forge.learning.supervised import learn_sheets
 
-        bench, options = self.bench, self.bench.options
+        options, sheets = self.bench.options, references.sheets
         start = time.perf_counter()
-        data = pack_sheets(bench.sheets(self.agent, self.seed, first, steps), options.length)
-        self.timed("encode", start)
-        start = time.perf_counter()
-        epochs = max(1.0, steps * options.per_step / bench.wanted(steps))
-        learn_sheets(
-            bench.model, data, steps, options.rate, epochs=epochs, seed=self.seed,
+        epochs = steps * options.per_step / references.exercises
+        rows = max(1, math.ceil(epochs * len(sheets) / steps))
+        result = learn_sheets(
+            self.bench.model, sheets, steps, options.rate, epochs=epochs, seed=seed,
             training={"log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape)},
         )  # fmt: skip
         self.timed(name, start)
+        split = f", split into {result.micro_rows} rows at once" if result.micro_rows < rows else ""
+        self.say(
+            f"{steps} steps, {epochs:.1f} passes over {references.exercises} references; {rows} rows of "
+            f"{sheets.length} tokens per step, {sheets.used:.0%} used{split}; last loss {result.losses[-1]:.3f}"
+        )
 
-    def reinforce(self, seconds: float) -> dict[str, Any]:
-        from agent_forge.forge.training.reinforce import learn_policy
+    def warm_up(self) -> tuple[References, dict[str, Any]]:
+        """The references of the warm-up, and the weights after it."""
+        from agent_forge.forge.training.checkpoint import weights_of
+
+        steps = self.bench.warm_steps(self.seconds)
+        references = self.references(0, self.bench.wanted(steps))
+        self.supervise("warmup", references, steps, self.seed)
+        self.judge("warmup")
+        return references, {name: weight.clone() for name, weight in weights_of(self.bench.model).items()}
+
+    def settings(self, changes: dict[str, Any] | None = None) -> Any:
+        from agent_forge.config import build
         from agent_forge.forge.training.settings import ReinforceSettings
-        from agent_forge.learning.attempts import AnswerCollector
 
         options = self.bench.options
-        settings = ReinforceSettings(
-            iterations=options.iterations, prompts=options.rows // options.group, copies=options.group,
-            max_tokens=min(self.limit, options.train_tokens), learning_rate=options.reinforce_rate,
-            minibatches=options.updates, micro_rows=options.micro_rows,
-            evaluate_every=0, patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=self.seed,
-            gradient_checkpointing=bool(options.shape),
-        )  # fmt: skip
+        chosen = {
+            "iterations": options.iterations, "prompts": options.rows // options.group, "copies": options.group,
+            "max_tokens": min(self.limit, options.train_tokens), "learning_rate": options.reinforce_rate,
+            "decay": options.reinforce_decay, "minibatches": options.updates, "micro_rows": options.micro_rows,
+            "evaluate_every": 0, "patience": 0, "kl_every": 10_000, "kl_limit": 1e9, "resample": 0, "seed": self.seed,
+            "gradient_checkpointing": bool(options.shape),
+        }  # fmt: skip
+        return build(ReinforceSettings, {**chosen, **(changes or {})}, "--try")
+
+    def reinforce(self, settings: Any) -> dict[str, Any]:
+        from agent_forge.forge.training.reinforce import learn_policy
+        from agent_forge.learning.attempts import AnswerCollector
+
         collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
-        start, made = time.perf_counter(), []
+        seconds = self.bench.options.learn * self.seconds
+        start, rewards = time.perf_counter(), []
+        begun: list[float] = []  # when each iteration began
 
         def collect(iteration: int) -> Any:
-            late = time.perf_counter() - start + (made[-1] if made else 0.0) > seconds
-            if late and made:
+            now = time.perf_counter()
+            last = now - begun[-1] if begun else 0.0
+            if begun and now - start + last > seconds:
                 return None
-            begun = time.perf_counter()
-            experience = collector(iteration)
-            made.append(time.perf_counter() - begun)
-            return experience
-
-        rewards: list[float] = []
+            begun.append(now)
+            return collector(iteration)
 
         def note(record: dict[str, Any]) -> None:
             if "reward" in record:
                 rewards.append(round(record["reward"], 4))
+                parts = ", ".join(f"{name} {spent:.2f} s" for name, spent in record["seconds"].items())
+                self.say(f"iteration {record['iteration']}: reward {rewards[-1]:.4f}, {parts}")
 
         result = learn_policy(self.bench.model, collect, settings, on_record=note, progress=None)
         self.timed("reinforce", start)
-        tokens = collector.sampled
-        generated = result.seconds.get("generate", 0.0)
+        late = "time is up" if len(rewards) < settings.iterations else None
+        tokens, generated = collector.sampled, result.seconds.get("generate", 0.0)
         return {
-            "iterations": len(made), "updates": len(rewards) * options.updates, "rewards": rewards,
-            "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()}, "sampled_tokens": tokens,
-            "tokens_per_s": round(tokens / generated) if generated else None, "stopped": result.stopped,
-            "peak_memory": result.peak_memory,
+            "iterations": len(rewards), "planned": settings.iterations, "updates": len(rewards) * settings.updates,
+            "rewards": rewards, "stopped": result.stopped or late, "sampled_tokens": tokens,
+            "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()},
+            "tokens_per_s": round(tokens / generated) if generated else None, "peak_memory": result.peak_memory,
         }  # fmt: skip
 
     def carry_out(self) -> dict[str, Any]:
-        from agent_forge.forge.training.checkpoint import restore_weights, weights_of
-
+        """Every stage of the agent; returns its line of the output."""
         bench = self.bench
-        before = bench.before(self)
-        steps = max(1, min(bench.options.steps, round(bench.options.warmup * self.seconds / bench.step_s)))
-        self.supervise("warmup", 0, steps)
-        warm = {name: weight.clone() for name, weight in weights_of(bench.model).items()}
-        stages = {"before": before, "warmup": self.judge()}
-        learnt = self.reinforce(bench.options.learn * self.seconds)
-        stages["after"] = self.judge()
+        self.stages["before"] = bench.before(self)
+        references, warm = self.warm_up()
+        learnt = self.reinforce(self.settings())
+        self.judge("after")
         if bench.options.adapters is not None:
             from agent_forge.forge.adapters import save_adapter
 
             save_adapter(bench.model, bench.options.adapters / f"{self.agent}-{self.seed}", base=bench.folder)
-        restore_weights(bench.model, warm)
         if learnt["updates"] and (self.agent in PILOTS or bench.options.control_all):
-            self.supervise("control", CONTROL, learnt["updates"])
-            stages["control"] = self.judge()
-        return self.line(stages, steps, learnt)
+            self.controls(references, warm, learnt["updates"])
+        return self.line(learnt)
 
-    def line(self, stages: dict[str, Any], steps: int, learnt: dict[str, Any]) -> dict[str, Any]:
-        from agent_forge.learning.practice import gains, score_of
+    def controls(self, references: References, warm: dict[str, Any], steps: int) -> None:
+        """As many supervised steps as reinforcement made updates: on new references, and on those of the warm-up."""
+        from agent_forge.forge.training.checkpoint import restore_weights
 
-        scores = {name: asdict(score_of(rewards)) for name, rewards in stages.items()}
-        spent = {name: round(spent, 2) for name, spent in self.spent.items()}
+        new = self.references(CONTROL, min(ROOM, steps * self.bench.options.per_step))
+        for name, material, seed in (("control", new, self.seed), ("again", references, self.seed + AGAIN)):
+            restore_weights(self.bench.model, warm)
+            self.supervise(name, material, steps, seed)
+            self.judge(name)
+
+    def line(self, learnt: dict[str, Any]) -> dict[str, Any]:
+        from agent_forge.learning.practice import gains, paired, score_of
+
+        scores = {name: asdict(score_of(rewards)) for name, rewards in self.stages.items()}
+        compared = gains(self.stages)
+        if "again" in self.stages:
+            mean, error = paired(self.stages["again"], self.stages["after"])
+            compared["gains"]["over_again"] = {"mean": mean, "stderr": error}
+        steps = self.bench.warm_steps(self.seconds)
         return {
-            "agent": self.agent, "seed": self.seed, "n": len(self.exercises), **scores, **gains(stages),
-            "warmup_steps": steps, "limit": self.limit, "reinforcement": learnt, "spent": spent,
+            "agent": self.agent, "seed": self.seed, "n": len(self.exercises), **scores, **compared,
+            "warmup_steps": steps, "references": self.bench.wanted(steps), "limit": self.limit,
+            "reinforcement": learnt, "spent": {name: round(spent, 2) for name, spent in self.spent.items()},
         }  # fmt: skip
+
+    def explore(self, tries: list[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+        """Reinforcement with each of some settings, from the same warm weights."""
+        from agent_forge.forge.training.checkpoint import restore_weights
+        from agent_forge.learning.practice import paired, score_of
+
+        chosen = [(name, changes, self.settings(changes)) for name, changes in tries]  # faults show before the work
+        _, warm = self.warm_up()
+        before = self.stages["warmup"]
+        for name, changes, settings in chosen:
+            start = time.perf_counter()
+            restore_weights(self.bench.model, warm)
+            learnt = self.reinforce(settings)
+            after = self.judge(name)
+            mean, error = paired(before, after)
+            yield {
+                "try": name, "agent": self.agent, "seed": self.seed, "n": len(self.exercises), "settings": changes,
+                "warmup": asdict(score_of(before)), "after": asdict(score_of(after)),
+                "gains": {"learning": {"mean": mean, "stderr": error}}, "reinforcement": learnt,
+                "wall_s": round(time.perf_counter() - start, 1),
+            }  # fmt: skip
 
 
 class Bench:
@@ -275,9 +374,13 @@ class Bench:
             self._vocabulary = GrammarVocabulary(practice.tokenizer, ends=practice.ends)
         return self._vocabulary
 
+    def warm_steps(self, seconds: float) -> int:
+        """Supervised steps of a warm-up: `--steps`, or as many as fit into its share of an agent's seconds."""
+        return int(self.options.steps or max(1, round(self.options.warmup * seconds / self.step_s)))
+
     def wanted(self, steps: int) -> int:
-        """Exercises for so many steps, at most as many as `--exercises`."""
-        return min(self.options.exercises, steps * self.options.per_step)
+        """Different references for so many steps of the warm-up."""
+        return int(min(self.options.references or ROOM, steps * self.options.per_step))
 
     def prepare(self, agent: str, seed: int, first: int, count: int) -> None:
         """Begins to encode exercises, while other work goes on."""
@@ -290,15 +393,15 @@ class Bench:
         ]
         self.encoded[agent, seed, first] = jobs
 
-    def sheets(self, agent: str, seed: int, first: int, steps: int) -> list[Any]:
+    def sheets(self, agent: str, seed: int, first: int, count: int) -> list[Any]:
         if (agent, seed, first) not in self.encoded:
-            self.prepare(agent, seed, first, self.wanted(steps))
+            self.prepare(agent, seed, first, count)
         return [sheet for job in self.encoded.pop((agent, seed, first)) for sheet in job.result()]
 
     def before(self, pilot: Pilot) -> list[tuple[float, bool]]:
         """The base's rewards: the adapter changes nothing yet. They are the same for every seed."""
         if pilot.agent not in self.known:
-            self.known[pilot.agent] = pilot.judge(min(pilot.limit, self.options.before_tokens))
+            self.known[pilot.agent] = pilot.judge("before", min(pilot.limit, self.options.before_tokens))
         return self.known[pilot.agent]
 
     def drop_adapter(self) -> None:
@@ -311,7 +414,7 @@ class Bench:
         """Seconds per supervised step, which are the same for every agent: the rows are."""
         pilot = Pilot(self, agent, 99, 1.0)
         for name, steps in (("warm", 2), ("calibrate", 4)):
-            pilot.supervise(name, 0, steps)
+            pilot.supervise(name, pilot.references(0, steps * self.options.per_step), steps, 99)
             self.step_s = pilot.spent[name] / steps
         self.drop_adapter()
         print(f"{self.step_s:.3f} s per supervised step", file=sys.stderr, flush=True)
@@ -332,6 +435,42 @@ def runs(options: argparse.Namespace) -> list[tuple[str, int, float]]:
     ]
 
 
+def keep(options: argparse.Namespace, line: dict[str, Any]) -> None:
+    """Writes a line of the output and shows what matters of it."""
+    with open(options.out, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    names = ("before", "warmup", "after", "control", "again")
+    shown = [f"{name} {line[name]['mean']:.3f}" for name in names if name in line]
+    error = line["gains"]["learning"]["stderr"] or 0.0
+    shown.append(f"gain {line['gains']['learning']['mean']:+.3f} ± {error:.3f}")
+    learnt = line["reinforcement"]
+    print(f"{line['agent']} {line['seed']} {line.get('try', '')}: " + ", ".join(shown), line["wall_s"], "s", flush=True)
+    print(f"  {learnt['iterations']} of {learnt['planned']} iterations, rewards", *learnt["rewards"], flush=True)
+
+
+def carry_out(bench: Bench, work: list[tuple[str, int, float]]) -> None:
+    """One agent and seed after the other, as long as there is time."""
+    options, start = bench.options, time.perf_counter()
+    took: dict[str, float] = {}  # seconds of agents with another seed
+    for place, (agent, seed, seconds) in enumerate(work):
+        if time.perf_counter() - start + min(seconds, took.get(agent, seconds)) > options.total_seconds:
+            print(f"{agent} {seed}: no time left", file=sys.stderr)
+            continue
+        if place + 1 < len(work):  # the next agent's exercises are encoded while this one learns
+            following, its_seed, its_seconds = work[place + 1]
+            bench.prepare(following, its_seed, 0, bench.wanted(bench.warm_steps(its_seconds)))
+        begun = time.perf_counter()
+        pilot = Pilot(bench, agent, seed, seconds)
+        if options.tries:
+            for line in pilot.explore(options.tries):
+                keep(options, line)
+        else:
+            line = pilot.carry_out()
+            keep(options, {**line, "wall_s": round(time.perf_counter() - begun, 1)})
+        bench.drop_adapter()
+        took[agent] = time.perf_counter() - begun
+
+
 def main() -> None:
     options = arguments()
     from agent_forge.runtime.sandbox import sandbox_available
@@ -339,32 +478,23 @@ def main() -> None:
     sandboxed, why = sandbox_available()
     done = set()
     if options.out.exists():
-        done = {(line["agent"], line["seed"]) for line in map(json.loads, options.out.read_text().splitlines())}
-    work = [each for each in runs(options) if each[:2] not in done]
+        lines = map(json.loads, options.out.read_text().splitlines())
+        done = {(line["agent"], line["seed"]) for line in lines if "try" not in line}
+    work = [each for each in runs(options) if options.tries or each[:2] not in done]
     if not (sandboxed or options.without_sandbox):
         print(f"no sandbox ({why}): {', '.join(EXECUTED)} are left out", file=sys.stderr)
         work = [each for each in work if each[0] not in EXECUTED]
+    if not work:
+        return
     start = time.perf_counter()
-    context = get_context("spawn")
-    with ProcessPoolExecutor(options.processes, context, settle, (sandboxed,)) as pool:
+    with ProcessPoolExecutor(options.processes, get_context("spawn"), settle, (sandboxed,)) as pool:
+        for _ in range(options.processes):
+            pool.submit(ready, str(options.model))
         bench = Bench(options, pool)
-        bench.calibrate(work[0][0])
-        for place, (agent, seed, seconds) in enumerate(work):
-            if time.perf_counter() - start + seconds > options.total_seconds:
-                print(f"{agent} {seed}: no time left", file=sys.stderr)
-                continue
-            if place + 1 < len(work):  # the next agent's exercises are encoded while this one learns
-                following, its_seed, its_seconds = work[place + 1]
-                steps = max(1, round(options.warmup * its_seconds / bench.step_s))
-                bench.prepare(following, its_seed, 0, bench.wanted(min(options.steps, steps)))
-            begun = time.perf_counter()
-            line = Pilot(bench, agent, seed, seconds).carry_out()
-            bench.drop_adapter()
-            line["wall_s"] = round(time.perf_counter() - begun, 1)
-            with open(options.out, "a") as file:
-                file.write(json.dumps(line) + "\n")
-            shown = {name: line[name]["mean"] for name in ("before", "warmup", "after", "control") if name in line}
-            print(f"{agent} {seed}: " + ", ".join(f"{k} {v:.3f}" for k, v in shown.items()), line["wall_s"], flush=True)
+        print(f"started in {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+        if not options.steps:
+            bench.calibrate(work[0][0])
+        carry_out(bench, work)
         if options.quick:
             print("modules:", *sorted(loaded() | pool.submit(loaded).result()), file=sys.stderr)
         pool.shutdown(wait=False, cancel_futures=True)
@@ -378,28 +508,42 @@ NUMBERS = {  # option: (default, help)
     "learn": (0.5, "share of the seconds for reinforcement"),
     "qa-factor": (1.5, "times as many seconds for qa"),
     "total-seconds": (540.0, "no agent is begun that would end later"),
-    "judged": (64, "held-out exercises per stage"),
+    "judged": (256, "held-out exercises per stage"),
     "before-tokens": (256, "longest answer of the base"),
     "most": (512, "longest answer"),
     "train-tokens": (256, "longest answer in reinforcement"),
     "rows": (512, "answers per iteration of reinforcement"),
     "group": (8, "answers per exercise"),
-    "updates": (4, "optimiser steps per iteration"),
+    "updates": (2, "optimiser steps per iteration"),
     "micro-rows": (64, "rows at once"),
-    "iterations": (200, "most iterations of reinforcement"),
-    "steps": (2000, "most supervised steps of the warm-up"),
+    "iterations": (16, "iterations of reinforcement, unless the time is up before"),
+    "steps": (0, "supervised steps of the warm-up; 0: as many as its seconds allow"),
     "per-step": (96, "exercises per supervised step"),
-    "exercises": (6144, "most different ones to learn from"),
+    "references": (0, "different reference answers for the warm-up; 0: new ones in every step"),
     "length": (2048, "tokens per supervised row"),
     "rate": (1e-3, "learning rate of the supervised steps"),
     "reinforce-rate": (2e-4, "learning rate of reinforcement"),
+    "reinforce-decay": (0.5, "share of its updates over which that falls to zero"),
     "rank": (16, "rank of the adapters"),
     "processes": (14, "that check answers and encode exercises"),
 }
 QUICK = {
-    "seconds": 1.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 1, "steps": 2, "per_step": 4,
+    "seconds": 20.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 2, "steps": 2, "per_step": 4,
     "length": 4096, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
 }  # fmt: skip
+
+
+def trial(text: str) -> tuple[str, dict[str, Any]]:
+    """A name and the settings of reinforcement that it changes.
+
+    >>> trial("slow:rate=1e-4,iterations=15")
+    ('slow', {'learning_rate': '1e-4', 'iterations': 15})
+    """
+    import yaml
+
+    name, _, changes = text.partition(":")
+    pairs = [each.partition("=") for each in changes.split(",") if each]
+    return name, {SHORT.get(setting, setting): yaml.safe_load(value) for setting, _, value in pairs}
 
 
 def arguments() -> argparse.Namespace:
@@ -410,8 +554,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--agents", help="names, separated by commas [default: all fifteen]")
     for name, (default, about) in NUMBERS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{about} [{default}]")
+    parser.add_argument("--control-all", action="store_true", help="controls for every agent, not for the pilots alone")
     parser.add_argument(
-        "--control-all", action="store_true", help="a control for every agent, not for the pilots alone"
+        "--try", dest="tries", action="append", type=trial, default=[], metavar="NAME:SETTING=VALUE,..."
     )
     parser.add_argument("--without-sandbox", action="store_true", help="run programs as they are: disposable machines")
     parser.add_argument("--shape", choices=("3b", "tiny"), help="random weights of that size, to see what it takes")

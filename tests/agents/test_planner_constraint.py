@@ -157,6 +157,19 @@ def test_values_by_type(fits: Callable[..., bool], schema: dict[str, Any], value
     assert fits(f"1 f(x={value})\n", [tool("f", ["x"], x=schema)], request) == allowed
 
 
+def test_a_field_with_the_name_of_the_parameter_is_the_one_that_is_meant(fits: Callable[..., bool]) -> None:
+    find = {"name": "find", "parameters": {}, "returns": ["phone", "therapistName", "city"]}
+    taken = {"therapist_name": {"type": "string"}, "place": {"type": "string"}}
+    book = {"name": "book", "parameters": {"type": "object", "properties": taken, "required": ["therapist_name"]}}
+    for written, allowed in (
+        ("therapist_name=#1.therapistName", True),
+        ("therapist_name=#1.phone", False),
+        ("therapist_name=?, place=#1.city", True),
+        ("therapist_name=?, place=#1.phone", True),  # no field has that name: any may be meant
+    ):
+        assert fits(f"2 book({written})\n", [find, book], "Book it", [find]) is allowed
+
+
 def test_quotation_marks_and_backslashes_are_copied_whole(fits: Callable[..., bool]) -> None:
     request = r'Print "a \ b" from C:\temp'
     tools = [tool("f", ["x"], x={"type": "string"})]

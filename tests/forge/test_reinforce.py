@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests_policy_toys import tiny_llama
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from agent_forge.cli import run as run_command
 from agent_forge.errors import UsageError
@@ -81,8 +83,9 @@ def learning_vectors(model: torch.nn.Module) -> None:
 def test_a_resumed_run_has_the_same_curve(tmp_path: Path, algorithm: str, prepare, learns: str):
     """Checkpoints hold what learns, and nothing of what is fixed."""
     settings = replace(
-        FAST, algorithm=algorithm, iterations=4, epochs=2, minibatches=2, kl=0.01, save_every=2, evaluate_every=3
-    )
+        FAST, algorithm=algorithm, iterations=4, epochs=2, minibatches=2, kl=0.01, save_every=2, evaluate_every=3,
+        decay=0.5,
+    )  # fmt: skip
 
     def run(folder: Path, until: int | None = None) -> torch.nn.Module:
         def stop(record):
@@ -111,6 +114,34 @@ def test_a_resumed_run_has_the_same_curve(tmp_path: Path, algorithm: str, prepar
     assert len(saved) >= 2  # the last steps, and the best
     for file in saved:
         assert {name.removeprefix("policy.") for name in file if name.startswith("policy.")} == learning
+
+
+def applied_rates(settings: ReinforceSettings, folder: Path | None = None, until: int | None = None) -> list[float]:
+    """The learning rate of every optimiser step, as the optimiser had it."""
+    rates: list[float] = []
+
+    def stop(record):
+        if record["iteration"] == until:
+            raise KeyboardInterrupt
+
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: rates.append(optimizer.param_groups[0]["lr"]))
+    try:
+        with suppress(KeyboardInterrupt):
+            reinforce(tiny_llama(), draw, reward, settings, folder=folder, on_record=stop, progress=None)
+    finally:
+        hook.remove()
+    return rates
+
+
+def test_the_learning_rate_falls_to_zero_over_the_last_updates(tmp_path: Path):
+    """With KL in the loss every iteration has its two updates, even where no answer says anything."""
+    settings = replace(FAST, iterations=5, minibatches=2, learning_rate=1e-3, kl=0.01, decay=0.5, save_every=1)
+    falling = [1.0] * 6 + [0.8, 0.6, 0.4, 0.2]  # ten updates; zero would come after the last
+    assert applied_rates(settings) == pytest.approx([1e-3 * factor for factor in falling])
+    halves = applied_rates(settings, tmp_path, until=4) + applied_rates(settings, tmp_path)
+    assert halves[:6] + halves[-4:] == pytest.approx([1e-3 * factor for factor in falling])
+    warming = [0.25, 0.5, 0.75, *[1.0] * 7]
+    assert applied_rates(replace(settings, decay=0.0, warmup=4)) == pytest.approx([1e-3 * each for each in warming])
 
 
 # ---------------------------------------------------------------------------------------------- what is learnt from

@@ -212,9 +212,10 @@ def test_sets_that_are_too_small_are_named(folder: Path) -> None:
 
 def _plain(name: str) -> frozenset[str]:
     """A tool's name under any style: its words."""
-    from agent_forge.learning.values import split_name
 
-    return frozenset(split_name(name))
+    from agent_forge.learning.values import name_words
+
+    return frozenset(name_words(name))
 
 
 SCRIPT = """

@@ -51,10 +51,10 @@ def test_every_row_is_sound(restyle: bool) -> None:
         of_kind = row.source.removeprefix("generated:")
         linked = [each for call in row.calls for each in references(call["args"])]
         missing = [name for call in row.calls for name, value in call["args"].items() if value is None]
-        assert bool(linked) == (of_kind == "chained")
+        assert bool(linked) == (of_kind == "chained") or (of_kind == "dialogue" and calls == 2)
         assert bool(missing) == (of_kind == "missing")
         several = {"same": {2, 3, 4}, "listed": {2, 3, 4}, "several": {2, 3, 4, 5}, "chained": {2, 3}}
-        assert calls in {"none": {0}, "told": {1, 2, 3, 4}, **several}.get(of_kind, {1})
+        assert calls in {"none": {0}, "told": {1, 2, 3, 4}, "dialogue": {1, 2}, **several}.get(of_kind, {1})
         if of_kind in ("same", "listed", "told"):
             assert len({call["tool"] for call in row.calls}) == 1
             assert not any(call in row.calls[:place] for place, call in enumerate(row.calls))
@@ -110,7 +110,7 @@ def test_the_rows_asked_for_are_a_prefix() -> None:
 
 def test_a_mix_without_a_kind_never_makes_it() -> None:
     rows = list(Generator(CATALOGUE, seed=2, mix=Mix(none=0, missing=0, corrected=0)).rows(200))
-    kinds = ("single", "same", "listed", "told", "several", "chained")
+    kinds = ("single", "same", "listed", "told", "dialogue", "several", "chained")
     assert {row.source for row in rows} == {f"generated:{kind}" for kind in kinds}
 
 
@@ -130,6 +130,30 @@ def test_a_story_has_a_share_for_each_call_and_what_they_have_in_common() -> Non
         check(row)
     assert any("second" in row.request for row in several)
     assert any(re.search(r"\b(two|three|four)\b", row.request) for row in several), "a number that is no argument"
+
+
+def test_a_dialogue_ends_with_what_is_wanted_and_hands_it_on() -> None:
+    """A value that is taken back is not in the call, and the second call has what the first one has of its names."""
+    only = Mix(**{**dict.fromkeys(Mix.__dataclass_fields__, 0.0), "dialogue": 1.0})
+    city = {"city": {"enum": ["Oslo", "Rome", "Bonn"]}, "nights": {"type": "integer", "minimum": 10, "maximum": 99}}
+    schema = {"type": "object", "properties": city, "required": ["city", "nights"]}
+    find = {"name": "find_hotel", "description": "Find a hotel", "parameters": schema, "returns": ["hotel_name"]}
+    named = {**schema, "properties": {**city, "hotel_name": {"type": "string"}}, "required": ["city", "hotel_name"]}
+    book = {"name": "book_hotel", "description": "Book a room", "parameters": named}
+    rows = list(Generator([find, book], seed=5, mix=only).rows(300))
+    changed = handed_on = 0
+    for row in rows:
+        check(row)
+        first = row.calls[0]["args"]["city"]
+        cities = re.findall("Oslo|Rome|Bonn", row.request, re.IGNORECASE)
+        changed += len(row.calls) == 1 and len(set(cities)) == 2
+        assert len(row.calls) == 2 or cities[-1].title() == first
+        if [call["tool"] for call in row.calls] == ["find_hotel", "book_hotel"]:
+            assert row.calls[1]["args"]["city"] == first
+            assert row.calls[1]["args"]["hotel_name"] == {"ref": 1, "field": "hotel_name"}
+            handed_on += 1
+    assert changed > 5
+    assert handed_on > 40
 
 
 @pytest.mark.parametrize(
@@ -153,6 +177,9 @@ def test_links_go_from_a_field_to_a_parameter_of_its_name() -> None:
     assert link_of(CATALOGUE[0], CATALOGUE[2]) == ("city_id", "city_id")
     assert link_of(CATALOGUE[2], CATALOGUE[3]) == ("booking_id", "booking_id")
     assert link_of(CATALOGUE[1], CATALOGUE[2]) is None
+    doctor = {"name": "find", "returns": ["doctor_name"]}
+    patient = {"name": "track", "parameters": {"properties": {"patient_name": {"type": "string"}}}}
+    assert link_of(doctor, patient) is None
 
 
 @pytest.mark.parametrize("style", ["as it is", "snake", "camel", "pascal", "dotted"])

@@ -1,7 +1,8 @@
 """Rows from tool schemas alone: requests with the calls that serve them, for any set of functions.
 
 Every row is made from its calls, so the calls are right by construction: one, several of the same tool, several tools,
-chained by references, corrected in mid-sentence, with a value that nobody gave, or for a tool that is not at hand.
+chained by references, corrected in mid-sentence, turn by turn, with a value that nobody gave, or for a tool that is not
+at hand.
 Several requests share one list of tools (a sheet), as the requests of a user do; training reads that list once for all.
 """
 
@@ -20,7 +21,7 @@ from agent_forge.agents.planner.script import examples_in, is_reference, propert
 from agent_forge.errors import DataError
 from agent_forge.learning.phrases import Phrasing
 from agent_forge.learning.rows import PlanRow, with_references
-from agent_forge.learning.values import RATES, Value, Values, singular, split_name, words_of
+from agent_forge.learning.values import RATES, Value, Values, name_words, singular, words_of
 
 Function = Mapping[str, Any]
 Draft = tuple[list[dict[str, Any]], str]  # calls and the request that asks for them
@@ -34,6 +35,7 @@ class Mix:
     same: float = 0.16
     listed: float = 0.10
     told: float = 0.14
+    dialogue: float = 0.14
     several: float = 0.17
     chained: float = 0.08
     corrected: float = 0.02
@@ -45,6 +47,8 @@ _DEMANDS = re.compile(r'"(?:pattern|format|multipleOf|uniqueItems|not|\$ref|\w+O
 LONG = ("boolean", "array", "object", "message")  # kinds of values that are not said side by side
 SHOWN = (1, 1, 2, 3, 4, 6, 8, 8)  # how many tools a sheet shows
 REQUESTS = 6  # per sheet
+# ends of names that alone do not say what is meant: the name of a doctor is no patient's
+VAGUE = ("type", "data", "level", "status", "name", "id", "number", "code", "date", "time", "value", "list", "result")
 
 
 class Generator:
@@ -245,6 +249,37 @@ class Generator:
         cases = [{name: drawn[name] for name in varying} for drawn in draws]
         return calls, self.say.told(function, shared, cases)
 
+    def _dialogue(self, tools: Sequence[Function]) -> Draft | None:
+        """One call or two as a person asks for them turn by turn. The second takes over what both ask for under one
+        name, and what the first one found."""
+        first, *rest = self.rng.sample(list(tools), len(tools))
+        linked = [tool for tool in rest if link_of(first, tool) is not None]
+        second = self.rng.choice(linked or rest) if rest and self.rng.random() < (0.75 if linked else 0.4) else None
+        drawn = self._drawn(first)
+        calls, turns = [call_of(first, drawn)], self._turns(first, drawn)
+        if second is not None:
+            link = link_of(first, second)
+            fresh = self._drawn(second, without=link[0] if link else None)
+            told = {name: value for name, value in fresh.items() if name not in drawn or value.kind in LONG}
+            whole = {name: told.get(name) or drawn[name] for name in fresh}
+            call = call_of(second, whole)
+            if not allowed(call, [second]):
+                return None
+            call["args"] |= {link[0]: {"ref": 1, "field": link[1]}} if link else {}
+            more = self._turns(second, told)
+            calls, turns = [*calls, call], [*turns, self.say.goes_on(more[0]), *more[1:]]
+        return calls, " ".join(turns)
+
+    def _turns(self, function: Function, drawn: Mapping[str, Value]) -> list[str]:
+        """What is said for a call, some of its values taken back at the end."""
+        before = {}
+        for name, value in drawn.items():
+            if value.kind not in ("boolean", "object", "array", "message") and self.rng.random() < 0.2:
+                other = self.values.draw(name, function["parameters"]["properties"][name])
+                if other.said not in value.said and value.said not in other.said:
+                    before[name] = other
+        return self.say.turns(function, drawn, before, result_fields(function))
+
     def _different(self, name: str, first: Value, function: Function, count: int) -> list[Value] | None:
         """So many different values of a parameter."""
         schema = function["parameters"]["properties"][name]
@@ -285,6 +320,7 @@ class Generator:
             chain.append(self.rng.choice(onward))
         calls: list[dict[str, Any]] = []
         clauses: list[str] = []
+        draws: list[dict[str, Value]] = []
         for number, function in enumerate(chain, 1):
             link = link_of(chain[number - 2], function) if number > 1 else None
             drawn = self._drawn(function, without=link[0] if link else None)
@@ -293,6 +329,12 @@ class Generator:
                 call["args"][link[0]] = {"ref": number - 1, "field": link[1]}
             calls.append(call)
             clauses.append(self.say.clause(function, drawn, [self.say.pointing(link[1])] if link else []))
+            draws.append(drawn)
+        said = {name: value for drawn in draws for name, value in drawn.items()}
+        if len(chain) == 2 and len(said) == sum(map(len, draws)) and self.rng.random() < 0.35:
+            return calls, self.say.joined(
+                [self.say.clause(chain[-1], said)]
+            )  # that one has to look up first is implied
         return calls, self.say.joined(clauses)
 
     def _corrected(self, tools: Sequence[Function]) -> Draft | None:
@@ -371,12 +413,10 @@ def link_of(function: Function, other: Function) -> tuple[str, str] | None:
     for name, schema in (other["parameters"].get("properties") or {}).items():
         if schema.get("enum") or schema.get("type") not in (None, "string", "integer", "number"):
             continue
-        words = split_name(name)
+        words = name_words(name)
         for field in result_fields(function):
-            told = split_name(field)
-            if words[-2:] == told[-2:] or (
-                words[-1] == told[-1] and words[-1] not in ("type", "data", "level", "status")
-            ):
+            told = name_words(field)
+            if words[-2:] == told[-2:] or (words[-1] == told[-1] and words[-1] not in VAGUE):
                 return name, field
     return None
 
@@ -385,7 +425,7 @@ def alike(one: Function, other: Function) -> bool:
     """Whether two tools could serve the same request: such tools are never shown side by side."""
     if one["name"].lower() == other["name"].lower():
         return True
-    a, b = set(map(singular, split_name(one["name"]))), set(map(singular, split_name(other["name"])))
+    a, b = set(map(singular, name_words(one["name"]))), set(map(singular, name_words(other["name"])))
     return len(a & b) / max(1, len(a | b)) > 0.6
 
 
@@ -476,7 +516,7 @@ def in_style(name: str, style: str) -> str:
     >>> in_style("getWeather", "snake"), in_style("get_weather", "dotted"), in_style("get_weather", "pascal")
     ('get_weather', 'weather.get', 'GetWeather')
     """
-    words = split_name(name)
+    words = name_words(name)
     if style == "snake":
         return "_".join(words)
     if style == "dotted" and len(words) > 1:

@@ -28,6 +28,7 @@ from agent_forge.learning.rows import PlanRow, references
 
 Group = list[PlanRow]  # rows over one list of tools
 REQUESTS = 6
+SHOWN = 8  # tools, where there are more
 # rows that a sheet draws from
 LEAST = {"sgd": 1, "snips": 40, "seal_tools": 3, "nestful": 3, "ultratool": 3, "break": 8}
 
@@ -163,25 +164,36 @@ class SgdSheets:
         fitting = [key for key in self.keys if services.issuperset(key)]
         weights = [len(self.by_services[key]) for key in fitting]
         rows = [self.rng.choice(self.by_services[key]) for key in self.rng.choices(fitting, weights, k=requests)]
+        shown_tools = self._shown(services, rows)
         # in an order that is the same in every process, as that of a set is not
-        variant = {service: self.rng.choice([None, *self.names[service]]) for service in sorted(services)}
-        functions = {
-            (service, name): renamed(tool, variant[service])
-            for (service, name), tool in self.tools.items()
-            if service in services
-        }
-        if len({each["name"] for each in functions.values()}) < len(functions):  # two services with one wording
+        shown_services = sorted({service for service, _ in shown_tools})
+        variant = {service: self.rng.choice([None, *self.names[service]]) for service in shown_services}
+        shown = [renamed(self.tools[service, name], variant[service]) for service, name in shown_tools]
+        if len({each["name"] for each in shown}) < len(shown):  # two services with one wording
             return []
-        shown = list(functions.values())
         self.rng.shuffle(shown)
         style = self.rng.choice(("as it is", "as it is", "snake", "camel", "dotted"))
         styled = [Styled.of(each, style, self.rng) for each in shown]
         group = [in_style_of(self._renamed(row, variant), shown, styled) for row in rows]
         other = self.rng.choice(self.keys)
-        if self.rng.random() < 0.6 and services.isdisjoint(other) and not _domains(services) & _domains(other):
+        if self.rng.random() < 0.6 and not _domains(shown_services) & _domains(other):
             stranger = self.rng.choice(self.by_services[other])
             group.append(in_style_of(replace(stranger, calls=()), shown, styled))
         return group
+
+    def _shown(self, services: set[str], rows: Sequence[PlanRow]) -> list[tuple[str, str]]:
+        """All tools of the services; or, as where a user has many, those that the rows use among single tools of
+        these and of other services, eight in all: a call has to be wanted, not only to go well with another."""
+        own = [key for key in self.tools if key[0] in services]
+        if self.rng.random() < 0.5:
+            return own
+        pairs = [zip(row.meta["service_of"], (call["tool"] for call in row.calls), strict=True) for row in rows]
+        chosen = list(dict.fromkeys((service, name) for each in pairs for service, name in each))
+        domains = _domains(services)
+        others = [key for key in self.tools if not _domains({key[0]}) & domains]
+        rest = [key for key in own if key not in chosen]
+        pool = self.rng.sample(rest, min(len(rest), 2)) + self.rng.sample(others, min(len(others), SHOWN))
+        return [*chosen, *pool[: max(0, SHOWN - len(chosen))]]
 
     def _renamed(self, row: PlanRow, variant: Mapping[str, Mapping[str, Any] | None]) -> PlanRow:
         calls = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent_forge.learning.values import WORDS, Value, listing, singular, split_name, words_of
+from agent_forge.learning.values import WORDS, Value, listing, name_words, singular, words_of
 
 _PHRASES: dict[str, Any] = WORDS["phrases"]
 SYNONYMS = _PHRASES["synonyms"]
@@ -21,6 +21,7 @@ JOINTS = _PHRASES["joints"]
 ORDERED = _PHRASES["ordered"]
 AGREED = _PHRASES["agreed"]
 BY_KIND = _PHRASES["by_kind"]
+BY_WORD = _PHRASES["by_word"] | {word: _PHRASES["by_word"][like] for word, like in _PHRASES["also_words"].items()}
 ENDS = _PHRASES["ends"]
 _ENDS_OF = _PHRASES["ends_of"]
 _VERBS = frozenset(_PHRASES["verbs"])
@@ -51,7 +52,7 @@ class Phrasing:
         description = " ".join((function.get("description") or "").split())
         first = re.split(r"[.;(]|, (?:given|based|using|including)", description, maxsplit=1)[0].strip()
         words = first.split(" ")
-        name = " ".join(split_name(function["name"].rpartition(".")[2]))
+        name = " ".join(name_words(function["name"].rpartition(".")[2]))
         if not 2 <= len(words) <= 16 or self.rng.random() < 0.2:
             text = name
         else:
@@ -120,7 +121,7 @@ class Phrasing:
 
     def slot(self, name: str, value: Value) -> str:
         """The words for one argument, with a preposition that fits it."""
-        words = split_name(name)
+        words = name_words(name)
         label = words_of(name)
         if value.kind == "boolean":
             thing = re.sub(r"^(?:is|has|include|includes|use|with|show|get|need|requires?) ", "", label)
@@ -135,6 +136,8 @@ class Phrasing:
             and self.rng.random() < 0.8
         ):
             forms = ENDS[ends]
+        elif (known := [BY_WORD[word] for word in words if word in BY_WORD]) and self.rng.random() < 0.6:
+            forms = known[-1]
         elif value.kind in ("integer", "number"):
             noun = words[-1]
             forms = (
@@ -173,7 +176,7 @@ class Phrasing:
         self, function: Mapping[str, Any], shared: Mapping[str, Value], cases: Sequence[Mapping[str, Value]]
     ) -> str:
         """A story: what each case has, in a sentence or more, and what is asked, before it or after."""
-        names = [singular(word) for word in split_name(function["name"])[1:]]
+        names = [singular(word) for word in name_words(function["name"])[1:]]
         nouns = [name for name in names if len(name) > 3 and name[-1] not in "sy"]
         thing = self.pick((*nouns, *nouns, "case", "one", "item", "example", "scenario", "object"))
         form = self.pick(("the {} {}", "{} of {}", "a {} of {}", "{} {}", "{} = {}", "{}: {}"))
@@ -197,6 +200,64 @@ class Phrasing:
         ended = [each if each[-1] in ".?!" else f"{each}." for each in (question, told)]
         return " ".join(ended if self.rng.random() < 0.5 else ended[::-1])
 
+    def turns(
+        self,
+        function: Mapping[str, Any],
+        drawn: Mapping[str, Value],
+        before: Mapping[str, Value],
+        fields: Sequence[str] = (),
+    ) -> list[str]:
+        """One call as what a person says turn by turn: what is wanted, then one thing after the other, with answers to
+        questions that are not heard, and at the end minds changed. `before` are values that are taken back, `fields`
+        what may be asked about without a call."""
+        said = {**drawn, **before}
+        names = list(drawn)
+        self.rng.shuffle(names)
+        first = names[: self.rng.choice((0, 0, 1, 1, 2))]
+        turns = [self.sentence(self.clause(function, {name: said[name] for name in first}))]
+        for name in names:
+            if name not in first:
+                turns.append(self.turn(name, said[name], drawn))
+            if self.rng.random() < 0.2:
+                turns.append(self.pick(_PHRASES["replies"]))
+        if fields and self.rng.random() < 0.2:
+            turns.append(self.pick(_PHRASES["asides"]).format(f=words_of(self.rng.choice(fields))))
+        turns += [self.change(name, drawn[name], drawn) for name in before]
+        ended = [turn if turn[-1] in ".?!:" else f"{turn}." for turn in turns]
+        return [turn[0].upper() + turn[1:] for turn in ended]
+
+    def turn(self, name: str, value: Value, drawn: Mapping[str, Value]) -> str:
+        """One argument as a sentence of its own."""
+        if value.kind == "boolean":
+            return self.pick(_PHRASES["turns"][:9]).format(s=self.slot(name, value))
+        if value.kind in ("array", "object", "message") or self.rng.random() < 0.25:
+            return self.pick(_PHRASES["labelled_turns"]).format(p=words_of(name), v=self.quoted(value))
+        if self._alone_of_its_kind(value, drawn) and self.rng.random() < 0.4:
+            return self.pick(_PHRASES["bare_turns"]).format(v=self.quoted(value))
+        slot = self.slot(name, value)
+        if slot.startswith(("(", "and ")):  # made to follow other words
+            return slot.removeprefix("and ").strip("()")
+        return self.pick(_PHRASES["turns"]).format(s=slot)
+
+    def change(self, name: str, value: Value, drawn: Mapping[str, Value]) -> str:
+        """An argument after all another one than was said."""
+        if self._alone_of_its_kind(value, drawn) and self.rng.random() < 0.7:
+            return self.pick(_PHRASES["changes"]).format(v=self.quoted(value))
+        return self.pick(_PHRASES["labelled_changes"]).format(p=words_of(name), v=self.quoted(value))
+
+    @staticmethod
+    def _alone_of_its_kind(value: Value, drawn: Mapping[str, Value]) -> bool:
+        """Whether a value without a word about its parameter can be meant for no other."""
+        kinds = [each.kind for each in drawn.values()]
+        plain = value.kind in ("text", "name") or value.kind in MEASURED
+        return kinds.count(value.kind) == 1 and (not plain or len(kinds) == 1)
+
+    def goes_on(self, turn: str) -> str:
+        """The first turn of a further call."""
+        form = self.pick(_PHRASES["goings_on"])
+        begins = form.startswith("{}") or ". {}" in form or turn[:2] in ("I ", "I'")
+        return form.format(turn if begins else turn[0].lower() + turn[1:])
+
     def _facts(self, drawn: Mapping[str, Value], form: str) -> str:
         """What a case has: `a base of 10 meters and a height of 5 meters`."""
         given = self.with_region(self.with_unit(drawn))
@@ -216,7 +277,7 @@ class Phrasing:
 
     def with_unit(self, drawn: Mapping[str, Value]) -> Mapping[str, Value]:
         """Now and then a number and its unit, which is a parameter of its own, said as one: `5 meters`."""
-        units = [name for name, value in drawn.items() if split_name(name)[-1] in UNITS and value.kind not in MEASURED]
+        units = [name for name, value in drawn.items() if name_words(name)[-1] in UNITS and value.kind not in MEASURED]
         bare = [name for name, value in drawn.items() if value.kind in MEASURED and value.said[-1:].isdigit()]
         if not units or not bare or self.rng.random() < 0.3:
             return drawn
@@ -241,7 +302,7 @@ class Phrasing:
         drawn = self.with_region(self.with_unit(drawn))
         rest = dict(drawn)
         for name, value in drawn.items():
-            noun = split_name(name)[-1]
+            noun = name_words(name)[-1]
             pattern = re.compile(_GENERIC.format(re.escape(singular(noun))) + "(?! (?:of|id|name|type))", re.IGNORECASE)
             if value.kind not in ("boolean", "object", "message") and len(noun) > 2 and self.rng.random() < 0.6:
                 said = self.quoted(value).replace("\\", r"\\")

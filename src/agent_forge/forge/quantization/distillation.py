@@ -28,7 +28,7 @@ from agent_forge.forge.models.cross_entropy import missing_rows
 from agent_forge.forge.progress import Tell, reporter, silent
 from agent_forge.forge.quantization.bitlinear import head_matrix
 from agent_forge.forge.training import Batch, Evaluation, PackedRows, TrainResult, TrainSettings, train
-from agent_forge.forge.training.objective import has_plain_head, only_targets
+from agent_forge.forge.training.objective import context_for, has_plain_head, only_targets
 from agent_forge.forge.training.packing import IGNORE
 from agent_forge.forge.training.speed import compiled
 
@@ -175,9 +175,9 @@ def head_states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
     identity as head.
     """
     if not has_plain_head(model):
-        logits = model(input_ids=batch.inputs, **batch.context(), use_cache=False).logits.flatten(0, 1)
+        logits = model(input_ids=batch.inputs, **context_for(model, batch), use_cache=False).logits.flatten(0, 1)
         return [(logits, torch.eye(logits.shape[-1], device=logits.device, dtype=logits.dtype))]
-    output = model.base_model(input_ids=batch.inputs, **batch.context(), use_cache=False)
+    output = model.base_model(input_ids=batch.inputs, **context_for(model, batch), use_cache=False)
     looped = isinstance(model, CognateForCausalLM) and model.training
     answers = output.answers if looped else (output.last_hidden_state,)
     if isinstance(model, CognateForCausalLM):

@@ -292,8 +292,9 @@ class PolicyRun:
         """The updates of one iteration, and what is done after it."""
         s, start = self.settings, time.perf_counter()
         drawn = experience.rewards if experience.drawn is None else experience.drawn
+        end = (self.iteration + 1) * s.updates  # also where there was less to learn from
         figures, kl = self.update(experience) if len(experience) else ({}, None)
-        self.train.step = (self.iteration + 1) * s.updates
+        self.train.step = end
         seconds = {**experience.seconds, "learn": time.perf_counter() - start}
         for name, spent in seconds.items():
             self.result.seconds[name] = self.result.seconds.get(name, 0.0) + spent
@@ -320,6 +321,7 @@ class PolicyRun:
             for _ in range(s.epochs):
                 for rows in torch.randperm(len(experience), generator=order).chunk(s.minibatches):
                     self.train.learn(batch.rows(rows, sheet_width(self.model)))
+                    self.train.step += 1  # the learning rate follows the updates, not the iterations
             losses = self.train.losses()
         except TrainingDiverged as error:
             if self.good is None and self.saved_good is None and error.checkpoint is None:

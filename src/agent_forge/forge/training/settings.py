@@ -100,6 +100,9 @@ class ReinforceSettings(PolicySettings):
     micro_rows: int = option(32, help="Rows at once; halved when memory runs out", at_least=1)
     learning_rate: float = option(1e-5, help="Learning rate", above=0)
     warmup: int = option(0, help="Optimiser steps of warm-up", at_least=0)
+    decay: float = option(
+        0.0, help="Share of the updates, at the end, over which the learning rate falls to zero", at_least=0, at_most=1
+    )
     clip: float = option(1.0, help="Largest gradient norm (0: no clipping)", at_least=0)
     gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
     precision: Literal["auto", "bf16", "float32"] = option("auto", help="bf16 is the default on a GPU")
@@ -120,15 +123,16 @@ class ReinforceSettings(PolicySettings):
         return self.epochs * self.minibatches
 
     def training(self) -> TrainSettings:
-        """The settings of the training core under the loop: a constant learning rate after the warm-up."""
+        """The settings of the training core under the loop: after the warm-up, a constant learning rate and `decay`."""
         rates = dict.fromkeys(("lr", "embedding_lr", "scalar_lr"), self.learning_rate)
-        shared = ("micro_rows", "warmup", "clip", "gradient_checkpointing", "precision", "keep", "seed")
+        shared = ("micro_rows", "warmup", "decay", "clip", "gradient_checkpointing", "precision", "keep", "seed")
         return TrainSettings(
             steps=self.iterations * self.updates,
             batch_rows=self.prompts * self.copies,
             optimizer="reinforce",
             optimizer_changes=rates,
-            decay=0.0,
+            schedule="wsd",
+            floor=0.0,
             compile=False,  # every batch has another shape
             graph=False,
             divergence=math.inf,  # the level of a policy's loss means nothing; only NaN does
