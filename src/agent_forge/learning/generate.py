@@ -320,7 +320,6 @@ class Generator:
             chain.append(self.rng.choice(onward))
         calls: list[dict[str, Any]] = []
         clauses: list[str] = []
-        draws: list[dict[str, Value]] = []
         for number, function in enumerate(chain, 1):
             link = link_of(chain[number - 2], function) if number > 1 else None
             drawn = self._drawn(function, without=link[0] if link else None)
@@ -329,12 +328,6 @@ class Generator:
                 call["args"][link[0]] = {"ref": number - 1, "field": link[1]}
             calls.append(call)
             clauses.append(self.say.clause(function, drawn, [self.say.pointing(link[1])] if link else []))
-            draws.append(drawn)
-        said = {name: value for drawn in draws for name, value in drawn.items()}
-        if len(chain) == 2 and len(said) == sum(map(len, draws)) and self.rng.random() < 0.35:
-            return calls, self.say.joined(
-                [self.say.clause(chain[-1], said)]
-            )  # that one has to look up first is implied
         return calls, self.say.joined(clauses)
 
     def _corrected(self, tools: Sequence[Function]) -> Draft | None:
