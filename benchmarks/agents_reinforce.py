@@ -326,11 +326,13 @@ class Pilot:
         }  # fmt: skip
 
     def explore(self, tries: list[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-        """Reinforcement with each of some settings, from the same warm weights."""
+        """Reinforcement with each of some settings, from the same warm weights. Settings are chosen by exercises that
+        the report does not have."""
         from agent_forge.forge.training.checkpoint import restore_weights
         from agent_forge.learning.practice import paired, score_of
 
         chosen = [(name, changes, self.settings(changes)) for name, changes in tries]  # faults show before the work
+        self.exercises = self.practice.validation(self.bench.options.judged)
         _, warm = self.warm_up()
         before = self.stages["warmup"]
         for name, changes, settings in chosen:

@@ -101,37 +101,6 @@ def read_sheets(paths: list[Path]) -> Any:
     return PlanSheets(tokens.astype(np.int32), *rest)
 
 
-def attend_by_blocks(options: argparse.Namespace, data: Any, *models: Any) -> None:
-    """On a GPU, attention by blocks, if it says there what attention under a mask says."""
-    import torch
-
-    from agent_forge.forge.training.block_attention import use_blocks
-    from agent_forge.forge.training.objective import hidden_and_head
-
-    if options.attention == "mask" or models[0].device.type != "cuda":
-        return
-    batch = data.take(slice(0, 4)).to(models[0].device)
-    real = batch.documents >= 0
-    for model in models:
-        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            masked = hidden_and_head(model, batch)[0][real].float()
-            use_blocks(model)
-            by_blocks = hidden_and_head(model, batch)[0][real].float()
-        apart = float((by_blocks - masked).norm() / masked.norm())
-        print(f"blocks against mask: {apart:.4f} apart", flush=True)
-        if not apart < 0.03:
-            model.set_attn_implementation("sdpa")
-
-
-def under_a_mask(*models: Any) -> None:
-    import torch
-
-    torch.compiler.reset()
-    for model in models:
-        if model is not None:
-            model.set_attn_implementation("sdpa")
-
-
 def timed_train(
     model: Any,
     data: Any,
@@ -161,14 +130,7 @@ def timed_train(
         train(model, data, chosen, loss=loss, on_record=note, progress=None)
 
     if options.steps is None:
-        pacing = {**more, "schedule": "wsd", "decay": 0.0}
-        try:
-            learn(60, **pacing)
-        except (RuntimeError, ValueError) as error:  # of the compiler: then under a mask, rather than not at all
-            print(f"without blocks: {error}"[:2000], flush=True)
-            under_a_mask(model, getattr(loss, "teacher", None))
-            stamps.clear()
-            learn(60, **pacing)
+        learn(60, **{**more, "schedule": "wsd", "decay": 0.0})
         pace = (stamps[-1][1] - stamps[0][1]) / (stamps[-1][0] - stamps[0][0])
         left = 0.94 * (options.seconds - (time.perf_counter() - begun))  # others may use the GPU too
         options.steps = int(left / pace)
@@ -319,9 +281,7 @@ def train_planner(options: argparse.Namespace) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
     model, words, _ = prepare(options)
-    data = read_sheets(options.sheets_file)
-    attend_by_blocks(options, data, model.to(device))
-    timed_train(model, data, options)
+    timed_train(model.to(device), read_sheets(options.sheets_file), options)
     model.save_pretrained(options.out / "model")
     (options.out / "tokenizer.json").write_text(words)
     (options.out / "kept.json").write_text((options.weights / "kept.json").read_text())
@@ -411,7 +371,6 @@ def shrink(options: argparse.Namespace) -> None:
     print("kept layers", kept, flush=True)
     pairs = pairs_of(kept, teacher.config.num_hidden_layers, options.taps) if options.hidden else []
     goal = teacher.to(torch.bfloat16).eval() if device == "cuda" else teacher.eval()
-    attend_by_blocks(options, data, student, goal)
     if device == "cuda":
         compile_layers(student, {number for number, _ in pairs})
         compile_layers(goal, {number for _, number in pairs})
@@ -462,7 +421,6 @@ def main() -> None:
     parser.add_argument("--kept", type=int, nargs="+", help="the teacher's layers that it has")
     parser.add_argument("--hidden", type=float, default=0.0, help="weight of the blocks' outputs at the beginning")
     parser.add_argument("--taps", type=int, default=4, help="blocks whose outputs are compared")
-    parser.add_argument("--attention", choices=("blocks", "mask"), default="blocks")
     parser.add_argument("--schedule", default="cosine")
     parser.add_argument("--decay", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)

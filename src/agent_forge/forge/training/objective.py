@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.models.cross_entropy import IGNORE, chunked_cross_entropy, compute_type, token_losses
-from agent_forge.forge.training.block_attention import takes_blocks
-from agent_forge.forge.training.packing import BLOCK, Batch
+from agent_forge.forge.training.packing import Batch
 
 SAME_SHAPE = 4096  # tokens
 
@@ -76,12 +75,9 @@ def hidden_and_head(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     return state, model.get_output_embeddings().weight
 
 
-def context_for(model: Any, batch: Any) -> dict[str, Any]:
+def context_for(model: Any, batch: Any) -> dict[str, Tensor]:
     """`batch.context()`, with the mask of sheets as numbers to add to the scores. Of a mask of bools each layer would
-    make and keep its own such numbers, and attention that is not fused would add 1 for True. A model that
-    attends by blocks gets those that it has to compute."""
-    if takes_blocks(model) and batch.positions is not None and batch.inputs.shape[1] % BLOCK == 0:
-        return {"attention_mask": batch.blocks(), "position_ids": batch.positions}
+    make and keep its own such numbers, and attention that is not fused would add 1 for True."""
     context: dict[str, Tensor] = batch.context()
     mask = context.get("attention_mask")
     if mask is not None and mask.dim() == 4:  # [B, 1, T, T]; that of padded rows is [B, T]

@@ -99,7 +99,6 @@ def _order(rows: int, epoch: int, seed: int) -> np.ndarray:
 
 
 PARTS = 64  # pieces that a document of a sheet may have: see `Batch.context`
-BLOCK = 128  # queries and keys of a block of FlexAttention
 
 
 @dataclass(frozen=True)
@@ -156,26 +155,6 @@ class Batch:
         )
         mask = same.tril()  # [B, T, T]: queries, keys
         return {"attention_mask": mask[:, None], "position_ids": self.positions}
-
-    def blocks(self) -> Any:
-        """The same mask for FlexAttention, which computes only blocks of 128 x 128 that a sheet reaches into."""
-        from torch.nn.attention.flex_attention import BlockMask
-
-        documents = self.documents
-        number, shared = documents // PARTS, documents % PARTS == 0
-        rows, length = documents.shape
-        places = torch.arange(length, device=documents.device)
-        begins = torch.cat([number.new_ones(rows, 1).bool(), number[:, 1:] != number[:, :-1]], 1)
-        first = torch.where(begins, places, 0).cummax(1).values[:, ::BLOCK] // BLOCK  # [B, blocks]
-        own = torch.arange(length // BLOCK, device=documents.device)
-        indices = (first[..., None] + own).clamp_max(length // BLOCK - 1)  # [B, blocks, blocks]
-
-        def visible(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            same = (number[row, query] == number[row, key]) & (query >= key)
-            return same & (shared[row, key] | (documents[row, query] == documents[row, key]))
-
-        counts = (own - first + 1)[:, None].to(torch.int32)
-        return BlockMask.from_kv_blocks(counts, indices[:, None].to(torch.int32), BLOCK_SIZE=BLOCK, mask_mod=visible)
 
 
 def encode(tokenizer: Any, texts: Sequence[str], eos: bool = True) -> list[np.ndarray]:
