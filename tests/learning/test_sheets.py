@@ -218,3 +218,16 @@ def test_right_answers_are_learnt_and_shuffled_ones_are_not() -> None:
     right, shuffled = held_out_loss(False), held_out_loss(True)
     assert right < 0.3
     assert shuffled > 1.2  # a guess among four is ln 4 = 1.39
+
+
+def test_rows_of_ones_own_are_never_too_long(groups: list[list[PlanRow]], tokenizer: Any) -> None:
+    """They lengthen all rows instead of being left out."""
+    from agent_forge.learning.planner import sheets_of
+
+    rows = [row for group in groups for row in group]
+    longest = max(len(tokenizer.encode(row.prompt + row.answer).ids) for row in rows)
+    data = sheets_of(rows, tokenizer.to_str(), 64, 0)
+    assert longest - 2 <= data.length <= longest + 4
+    answers = ((data.learnt[:, 1:] & ~data.learnt[:, :-1]) & (data.documents[:, 1:] >= 0)).sum()
+    assert answers == len(rows)
+    assert sheets_of(rows, tokenizer.to_str(), 4096, 0).length == 4096

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from agent_forge.agents.planner.forged import CALIBRATION, SHIPPED, PlanModel
-from agent_forge.agents.planner.script import tools_text
+from agent_forge.agents.planner.script import request_text, tools_text
 from agent_forge.config import build
 from agent_forge.errors import UsageError
 from agent_forge.files import file_digest
@@ -59,6 +59,7 @@ from agent_forge.learning.sheets import PlanSheets, encode_sheets, pack_sheets
 from agent_forge.learning.supervised import adamw_settings
 
 RIGHT = "fully right"
+SEAM = 2  # tokens that a text may take more in parts than as a whole
 VALIDATION = 64  # training rows that reinforcement keeps back, at most
 
 
@@ -159,13 +160,19 @@ def plain_model(source: Path) -> Any:
 
 
 def sheets_of(rows: Sequence[PlanRow], words: str, length: int, end: int, groups: Sequence[Any] = ()) -> PlanSheets:
-    """The rows as packed sheets, those over the same tools on one."""
+    """The rows as packed sheets, those over the same tools on one. Where a row needs more than `length` tokens, all
+    are as long as it needs; of the `groups`, which there are plenty of, it is left out."""
     from tokenizers import Tokenizer
 
+    tokenizer = Tokenizer.from_str(words)
     by_tools: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:
         by_tools[tools_text(row.tools) if row.steps is None else ""].append(row)
-    sheets = encode_sheets([*by_tools.values(), *groups], Tokenizer.from_str(words), length, end)
+    for tools, group in by_tools.items():
+        texts = [tools, *(f"{request_text(row.request)}{row.answer}" for row in group)]
+        shared, *own = (len(each.ids) for each in tokenizer.encode_batch(texts, add_special_tokens=False))
+        length = max(length, shared + max(own) + SEAM)
+    sheets = encode_sheets([*by_tools.values(), *groups], tokenizer, length, end)
     return pack_sheets(sheets, length)
 
 

@@ -30,7 +30,7 @@ class PlannerSettings:
     epochs: float = option(2.0, help="Passes over the rows (0: no supervised steps)", at_least=0)
     lr: float = option(5e-4, help="Learning rate", above=0)
     batch_rows: int = option(4, help="Rows of tokens per step", at_least=1, flag="--batch")
-    length: int = option(1024, help="Tokens per row", at_least=64)
+    length: int = option(1024, help="Tokens per row; more where a request with its tools has more", at_least=64)
     vocabulary: int = option(0, help="Words to keep of the base's vocabulary (0: all)", at_least=0)
     training: dict[str, Any] = option({})
     reinforce: int = option(
