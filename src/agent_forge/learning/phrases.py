@@ -136,8 +136,8 @@ class Phrasing:
             and self.rng.random() < 0.8
         ):
             forms = ENDS[ends]
-        elif (known := [BY_WORD[word] for word in words if word in BY_WORD]) and self.rng.random() < 0.6:
-            forms = known[-1]
+        elif (worded := [BY_WORD[word] for word in words if word in BY_WORD]) and self.rng.random() < 0.6:
+            forms = worded[-1]
         elif value.kind in ("integer", "number"):
             noun = words[-1]
             forms = (
