@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import pytest
 
@@ -20,6 +20,10 @@ def book(
 ) -> str:
     """Books a hotel."""
     return city
+
+
+class Hotel(TypedDict):
+    name: str
 
 
 REQUEST = "Book a hotel in Oslo for three nights for Ann and Bob, and say that we come late on 5 May 2026"
@@ -79,6 +83,19 @@ def test_what_is_not_there_is_named_and_what_would_help() -> None:
         "tool": "book", "parameter": "nights", "why": "the request does not say it", "task": "s1",
     }  # fmt: skip
     assert isinstance(caught.value.missing[0], Missing)
+
+
+@pytest.mark.parametrize(("result", "hint"), [(dict[str, str], True), (Hotel, False), (str, False)])
+def test_a_result_without_named_fields_is_why_a_value_cannot_be_found(result: Any, hint: bool) -> None:
+    def find(city: str) -> Any:
+        """Finds a hotel."""
+
+    find.__annotations__["return"] = result
+    args = {name: value for name, value in GOOD.items() if name != "city"}
+    tasks = [Task("s1", "", "find", {"city": "Oslo"}), Task("s2", "", "book", args)]
+    (missing,) = what_is_missing(tasks, [tool(find), book], request=REQUEST)
+    assert missing.parameter == "city"
+    assert ("find does not name the fields of its result" in missing.why) is hint
 
 
 def test_results_so_far_are_sources() -> None:

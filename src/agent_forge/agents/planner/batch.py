@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_forge.agents.planner.checking import UNSAID
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.tools.schemas import plain_schema
@@ -59,7 +60,7 @@ async def plan_row(planner: Planner, row: Mapping[str, Any]) -> dict[str, Any]:
         return {"id": row["id"], "calls": [], "none": True}
     required = {tool.name: tool.schema.get("required") or () for tool in tools}
     missing = [
-        {"tool": call["tool"], "parameter": name, "why": "the request does not say it"}
+        {"tool": call["tool"], "parameter": name, "why": UNSAID}
         for call in calls
         for name in required.get(call["tool"], ())
         if name not in call["args"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -24,6 +24,7 @@ from agent_forge.plans import Plan, PlanFault, Task, find_references, whole_refe
 from agent_forge.plans.references import split_text
 
 FUNCTIONS = frozenset({"think", "plan", "observation", "reflection", "answer"})  # what a model does without a tool
+UNSAID = "the request does not say it"
 _SHOWN = 60
 _SENTENCE = re.compile(r"(?:^|[.!?:;\n(\"“]\s*)\w")
 _FACT = re.compile(r"[^\s,;:!?()\"“”'’]+")
@@ -95,9 +96,27 @@ def what_is_missing(
     results: Mapping[str, Any] | None = None,
 ) -> list[Missing]:
     """Everything that keeps a plan from running, in its order."""
+    tools = list(tools)
     checker = Checker(tools, request=request, model=model, results=results)
-    tasks = [plan[name] for name in plan.leaves] if isinstance(plan, Plan) else plan
-    return [each for task in tasks for each in checker.of_task(task)]
+    tasks = [plan[name] for name in plan.leaves] if isinstance(plan, Plan) else list(plan)
+    missing = [each for task in tasks for each in checker.of_task(task)]
+    called = {task.action for task in tasks}
+    unnamed = [tool.name for tool in tools if tool.name in called and _has_unnamed_fields(tool)]
+    return [_with_hint(each, unnamed) for each in missing]
+
+
+def _has_unnamed_fields(tool: ToolSpec) -> bool:
+    """Whether a tool returns an object of which nobody knows the fields, so that no call can refer to them."""
+    returns = getattr(tool, "returns", None) or {}
+    return isinstance(returns, Mapping) and returns.get("type") == "object" and not returns.get("properties")
+
+
+def _with_hint(missing: Missing, unnamed: Sequence[str]) -> Missing:
+    others = [name for name in unnamed if name != missing.tool]
+    if missing.why != UNSAID or not others:
+        return missing
+    hint = f"{others[0]} does not name the fields of its result (a dataclass or a TypedDict as its return type does)"
+    return replace(missing, why=f"{missing.why}, and {hint}")
 
 
 class Checker:
@@ -177,7 +196,7 @@ class Checker:
         args = by_name(tool, task.args)
         if tool.name == SEARCH and "queries" in args:
             args = {name: value for name, value in args.items() if name != "queries"} | {"query": str(args["queries"])}
-        absent = "it is missing" if self._sources is None else "the request does not say it"
+        absent = "it is missing" if self._sources is None else UNSAID
         missing = [Missing(tool.name, *fault, task.id) for fault in _name_faults(tool, args, absent)]
         literal = {name: value for name, value in args.items() if not find_references(value)}
         for name, value in args.items():
