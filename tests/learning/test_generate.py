@@ -166,6 +166,26 @@ def test_a_percentage_is_written_as_the_parameter_asks(name: str, about: str, va
     assert {each.value for each in drawn if each.said in ("5%", "5 percent")} == {value}
 
 
+@pytest.mark.parametrize("kind", ["several", "dialogue"])
+def test_a_value_that_two_tools_share_suits_both(kind: str) -> None:
+    """Two parameters of one name with other choices: what is said once for both must be allowed by both."""
+    only = Mix(**{**dict.fromkeys(Mix.__dataclass_fields__, 0.0), kind: 1.0})
+    choices = {"hotel": ["single", "double"], "train": ["first", "second", "single"]}
+    tools = [
+        {
+            "name": f"book_{name}",
+            "description": f"Book a {name}",
+            "parameters": {"type": "object", "properties": {"type": {"enum": each}}, "required": ["type"]},
+        }
+        for name, each in choices.items()
+    ]
+    rows = list(Generator(tools, seed=6, mix=only, shown=(2,)).rows(120))
+    for row in rows:
+        check(row)
+    shared = [row for row in rows if len(row.calls) > 1 and len({call["args"]["type"] for call in row.calls}) == 1]
+    assert shared
+
+
 def test_near_tools_never_stand_side_by_side() -> None:
     twins = [*CATALOGUE, {**CATALOGUE[0], "name": "get_weathers"}]
     assert alike(twins[0], twins[-1])

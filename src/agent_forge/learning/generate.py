@@ -263,7 +263,7 @@ class Generator:
             told = {name: value for name, value in fresh.items() if name not in drawn or value.kind in LONG}
             whole = {name: told.get(name) or drawn[name] for name in fresh}
             call = call_of(second, whole)
-            if not allowed(call, [second]):
+            if faulty(call["args"], second["parameters"]):  # what the first one takes need not suit the second
                 return None
             call["args"] |= {link[0]: {"ref": 1, "field": link[1]}} if link else {}
             more = self._turns(second, told)
@@ -300,9 +300,10 @@ class Generator:
             drawn = self._drawn(function)
             again = {name for name in drawn if name in known} if share else set()
             drawn = {name: known[name] if name in again else value for name, value in drawn.items()}
-            if not allowed(call_of(function, drawn), [function]) or call_of(function, drawn) in calls:
+            call = call_of(function, drawn)
+            if call in calls or faulty(call["args"], function["parameters"]):  # a shared value need not suit both
                 return None
-            calls.append(call_of(function, drawn))
+            calls.append(call)
             told = {name: value for name, value in drawn.items() if name not in again or self.rng.random() < 0.3}
             same = [self.say.same(name) for name in drawn if name not in told]
             clauses.append(self.say.clause(function, told, same))
