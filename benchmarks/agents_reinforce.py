@@ -20,8 +20,9 @@ falls to zero. Each agent gets `--seconds` (the pilots) or `--short-seconds`: re
 `--warmup`. A line of the output is one agent and seed; those that are there are not repeated, so that a run can be
 continued. Checkers and the encoding of exercises run in `--processes`.
 
-`--try NAME:SETTING=VALUE,...` runs reinforcement with each of these settings (`rate`, `updates`, or any field of
-ReinforceSettings) from the same warm weights, without controls: one line per try.
+`--set` changes settings of reinforcement (`rate`, `updates`, or any field of ReinforceSettings). `--try
+NAME:SETTING=VALUE,...` runs it with each of several from the same warm weights: one line per try. The tries `control`
+and `again` make as many supervised steps instead.
 """
 
 from __future__ import annotations
@@ -185,13 +186,13 @@ class Pilot:
         self.spent[name] = self.spent.get(name, 0.0) + spent
         self.say(f"{name} {spent:.1f} s")
 
-    def judge(self, stage: str, limit: int | None = None) -> list[tuple[float, bool]]:
+    def judge(self, stage: str, limit: int | None = None, count: int | None = None) -> list[tuple[float, bool]]:
         from agent_forge.learning.attempts import write_answers
         from agent_forge.learning.practice import score_of
 
         start = time.perf_counter()
         _, answers = write_answers(
-            self.policy, self.practice, self.exercises, max_tokens=limit or self.limit, constraint=self.grammar
+            self.policy, self.practice, self.exercises[:count], max_tokens=limit or self.limit, constraint=self.grammar
         )
         self.stages[stage] = self.judges(answers)
         self.timed("judge", start)
@@ -208,7 +209,7 @@ class Pilot:
         self.timed("encode", start)
         return References(packed, count)
 
-    def supervise(self, name: str, references: References, steps: int, seed: int) -> None:
+    def supervise(self, name: str, references: References, seed: int, steps: int) -> None:
         """Steps on `--per-step` references each, in as many passes as that takes."""
         from agent_forge.learning.supervised import learn_sheets
 
@@ -218,7 +219,10 @@ class Pilot:
         rows = max(1, math.ceil(epochs * len(sheets) / steps))
         result = learn_sheets(
             self.bench.model, sheets, steps, options.rate, epochs=epochs, seed=seed,
-            training={"log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape)},
+            training={
+                "log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape),
+                "warmup": max(1, steps // 20 if name == "warmup" else min(options.reinforce_warmup, steps // 4)),
+            },
         )  # fmt: skip
         self.timed(name, start)
         split = f", split into {result.micro_rows} rows at once" if result.micro_rows < rows else ""
@@ -233,7 +237,7 @@ class Pilot:
 
         steps = self.bench.warm_steps(self.seconds)
         references = self.references(0, self.bench.wanted(steps))
-        self.supervise("warmup", references, steps, self.seed)
+        self.supervise("warmup", references, self.seed, steps)
         self.judge("warmup")
         return references, {name: weight.clone() for name, weight in weights_of(self.bench.model).items()}
 
@@ -245,11 +249,12 @@ class Pilot:
         chosen = {
             "iterations": options.iterations, "prompts": options.rows // options.group, "copies": options.group,
             "max_tokens": min(self.limit, options.train_tokens), "learning_rate": options.reinforce_rate,
-            "decay": options.reinforce_decay, "minibatches": options.updates, "micro_rows": options.micro_rows,
+            "warmup": options.reinforce_warmup, "decay": options.reinforce_decay,
+            "minibatches": options.updates, "micro_rows": options.micro_rows,
             "evaluate_every": 0, "patience": 0, "kl_every": 10_000, "kl_limit": 1e9, "resample": 0, "seed": self.seed,
             "gradient_checkpointing": bool(options.shape),
         }  # fmt: skip
-        return build(ReinforceSettings, {**chosen, **(changes or {})}, "--try")
+        return build(ReinforceSettings, {**chosen, **options.settings, **(changes or {})}, "--set or --try")
 
     def reinforce(self, settings: Any) -> dict[str, Any]:
         from agent_forge.forge.training.reinforce import learn_policy
@@ -304,17 +309,26 @@ class Pilot:
         """As many supervised steps as reinforcement made updates: on new references, and on those of the warm-up."""
         from agent_forge.forge.training.checkpoint import restore_weights
 
-        new = self.references(CONTROL, min(ROOM, steps * self.bench.options.per_step))
-        for name, material, seed in (("control", new, self.seed), ("again", references, self.seed + AGAIN)):
+        # without --references the warm-up had new ones in every step, as the control has
+        for name in ("control", "again") if self.bench.options.references else ("control",):
             restore_weights(self.bench.model, warm)
-            self.supervise(name, material, steps, seed)
+            self.supervise(name, *self.material(name, steps, references), steps)
             self.judge(name)
+
+    def material(self, name: str, steps: int, references: References) -> tuple[References, int]:
+        """What a control learns from, and the seed of its order."""
+        if name == "again":
+            return references, self.seed + AGAIN
+        return self.references(CONTROL, min(ROOM, steps * self.bench.options.per_step)), self.seed
 
     def line(self, learnt: dict[str, Any]) -> dict[str, Any]:
         from agent_forge.learning.practice import gains, paired, score_of
 
         scores = {name: asdict(score_of(rewards)) for name, rewards in self.stages.items()}
-        compared = gains(self.stages)
+        base = self.stages["before"]  # of the first exercises alone: the base's answers are the longest by far
+        compared = gains({name: rewards for name, rewards in self.stages.items() if name != "before"})
+        mean, error = paired(base, self.stages["warmup"][: len(base)])
+        compared["gains"]["warmup"] = {"mean": mean, "stderr": error}
         if "again" in self.stages:
             mean, error = paired(self.stages["again"], self.stages["after"])
             compared["gains"]["over_again"] = {"mean": mean, "stderr": error}
@@ -333,12 +347,17 @@ class Pilot:
 
         chosen = [(name, changes, self.settings(changes)) for name, changes in tries]  # faults show before the work
         self.exercises = self.practice.validation(self.bench.options.judged)
-        _, warm = self.warm_up()
+        references, warm = self.warm_up()
         before = self.stages["warmup"]
         for name, changes, settings in chosen:
             start = time.perf_counter()
             restore_weights(self.bench.model, warm)
-            learnt = self.reinforce(settings)
+            if name in ("control", "again"):
+                steps = settings.iterations * settings.updates
+                self.supervise(name, *self.material(name, steps, references), steps)
+                learnt = {"iterations": 0, "planned": 0, "updates": steps, "rewards": []}
+            else:
+                learnt = self.reinforce(settings)
             after = self.judge(name)
             mean, error = paired(before, after)
             yield {
@@ -403,7 +422,8 @@ class Bench:
     def before(self, pilot: Pilot) -> list[tuple[float, bool]]:
         """The base's rewards: the adapter changes nothing yet. They are the same for every seed."""
         if pilot.agent not in self.known:
-            self.known[pilot.agent] = pilot.judge("before", min(pilot.limit, self.options.before_tokens))
+            limit = min(pilot.limit, self.options.before_tokens)
+            self.known[pilot.agent] = pilot.judge("before", limit, self.options.judged_before)
         return self.known[pilot.agent]
 
     def drop_adapter(self) -> None:
@@ -416,7 +436,7 @@ class Bench:
         """Seconds per supervised step, which are the same for every agent: the rows are."""
         pilot = Pilot(self, agent, 99, 1.0)
         for name, steps in (("warm", 2), ("calibrate", 4)):
-            pilot.supervise(name, pilot.references(0, steps * self.options.per_step), steps, 99)
+            pilot.supervise(name, pilot.references(0, steps * self.options.per_step), 99, steps)
             self.step_s = pilot.spent[name] / steps
         self.drop_adapter()
         print(f"{self.step_s:.3f} s per supervised step", file=sys.stderr, flush=True)
@@ -511,6 +531,7 @@ NUMBERS = {  # option: (default, help)
     "qa-factor": (1.5, "times as many seconds for qa"),
     "total-seconds": (540.0, "no agent is begun that would end later"),
     "judged": (256, "held-out exercises per stage"),
+    "judged-before": (128, "of them for the base, whose answers are the longest"),
     "before-tokens": (256, "longest answer of the base"),
     "most": (512, "longest answer"),
     "train-tokens": (256, "longest answer in reinforcement"),
@@ -525,6 +546,7 @@ NUMBERS = {  # option: (default, help)
     "length": (2048, "tokens per supervised row"),
     "rate": (1e-3, "learning rate of the supervised steps"),
     "reinforce-rate": (2e-4, "learning rate of reinforcement"),
+    "reinforce-warmup": (8, "of its updates over which that rises; of the controls' steps, too"),
     "reinforce-decay": (0.5, "share of its updates over which that falls to zero"),
     "rank": (16, "rank of the adapters"),
     "processes": (14, "that check answers and encode exercises"),
@@ -557,6 +579,10 @@ def arguments() -> argparse.Namespace:
     for name, (default, about) in NUMBERS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{about} [{default}]")
     parser.add_argument("--control-all", action="store_true", help="controls for every agent, not for the pilots alone")
+    parser.add_argument(
+        "--set", dest="settings", type=lambda text: trial(f":{text}")[1], default={}, metavar="SETTING=VALUE,...",
+        help="settings of reinforcement",
+    )  # fmt: skip
     parser.add_argument(
         "--try", dest="tries", action="append", type=trial, default=[], metavar="NAME:SETTING=VALUE,..."
     )
