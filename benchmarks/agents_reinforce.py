@@ -167,7 +167,7 @@ class Pilot:
         self.practice = practice_of(agent, str(bench.folder), seed)
         torch.manual_seed(seed)
         add_adapter(bench.model, bench.lora)
-        self.policy = SamplingCopy(bench.model)
+        self.policy = SamplingCopy(bench.model, merged=True if bench.options.precision == "bf16" else None)
         self.grammar = AnswerGrammar.of(self.practice, bench.vocabulary(self.practice))
         self.judges = Judges(replace(self.practice.profile), bench.pool)
         self.exercises = held_out(self.practice.tasks, bench.options.judged, 1)
@@ -211,6 +211,7 @@ class Pilot:
 
     def supervise(self, name: str, references: References, seed: int, steps: int) -> None:
         """Steps on `--per-step` references each, in as many passes as that takes."""
+        from agent_forge.forge.training.settings import first_updates
         from agent_forge.learning.supervised import learn_sheets
 
         options, sheets = self.bench.options, references.sheets
@@ -221,7 +222,8 @@ class Pilot:
             self.bench.model, sheets, steps, options.rate, epochs=epochs, seed=seed,
             training={
                 "log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape),
-                "warmup": max(1, steps // 20 if name == "warmup" else min(options.reinforce_warmup, steps // 4)),
+                "precision": options.precision,
+                "warmup": max(1, steps // 20) if name == "warmup" else first_updates(steps),
             },
         )  # fmt: skip
         self.timed(name, start)
@@ -249,10 +251,9 @@ class Pilot:
         chosen = {
             "iterations": options.iterations, "prompts": options.rows // options.group, "copies": options.group,
             "max_tokens": min(self.limit, options.train_tokens), "learning_rate": options.reinforce_rate,
-            "warmup": options.reinforce_warmup, "decay": options.reinforce_decay,
-            "minibatches": options.updates, "micro_rows": options.micro_rows,
+            "decay": options.reinforce_decay, "minibatches": options.updates, "micro_rows": options.micro_rows,
             "evaluate_every": 0, "patience": 0, "kl_every": 10_000, "kl_limit": 1e9, "resample": 0, "seed": self.seed,
-            "gradient_checkpointing": bool(options.shape),
+            "gradient_checkpointing": bool(options.shape), "precision": options.precision,
         }  # fmt: skip
         return build(ReinforceSettings, {**chosen, **options.settings, **(changes or {})}, "--set or --try")
 
@@ -546,7 +547,6 @@ NUMBERS = {  # option: (default, help)
     "length": (2048, "tokens per supervised row"),
     "rate": (1e-3, "learning rate of the supervised steps"),
     "reinforce-rate": (2e-4, "learning rate of reinforcement"),
-    "reinforce-warmup": (8, "of its updates over which that rises; of the controls' steps, too"),
     "reinforce-decay": (0.5, "share of its updates over which that falls to zero"),
     "rank": (16, "rank of the adapters"),
     "processes": (14, "that check answers and encode exercises"),
@@ -587,6 +587,7 @@ def arguments() -> argparse.Namespace:
         "--try", dest="tries", action="append", type=trial, default=[], metavar="NAME:SETTING=VALUE,..."
     )
     parser.add_argument("--without-sandbox", action="store_true", help="run programs as they are: disposable machines")
+    parser.add_argument("--precision", choices=("auto", "bf16"), default="auto", help="bf16 also on a CPU that has it")
     parser.add_argument("--shape", choices=("3b", "tiny"), help="random weights of that size, to see what it takes")
     parser.add_argument("--quick", action="store_true", help="random weights, one agent, seconds on a CPU")
     options = parser.parse_args()

@@ -135,13 +135,37 @@ def applied_rates(settings: ReinforceSettings, folder: Path | None = None, until
 
 def test_the_learning_rate_falls_to_zero_over_the_last_updates(tmp_path: Path):
     """With KL in the loss every iteration has its two updates, even where no answer says anything."""
-    settings = replace(FAST, iterations=5, minibatches=2, learning_rate=1e-3, kl=0.01, decay=0.5, save_every=1)
+    settings = replace(
+        FAST, iterations=5, minibatches=2, learning_rate=1e-3, kl=0.01, warmup=0, decay=0.5, save_every=1
+    )
     falling = [1.0] * 6 + [0.8, 0.6, 0.4, 0.2]  # ten updates; zero would come after the last
     assert applied_rates(settings) == pytest.approx([1e-3 * factor for factor in falling])
     halves = applied_rates(settings, tmp_path, until=4) + applied_rates(settings, tmp_path)
     assert halves[:6] + halves[-4:] == pytest.approx([1e-3 * factor for factor in falling])
     warming = [0.25, 0.5, 0.75, *[1.0] * 7]
     assert applied_rates(replace(settings, decay=0.0, warmup=4)) == pytest.approx([1e-3 * each for each in warming])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_update_by_luck_does_not_undo_what_a_policy_has_learnt(seed):
+    """A fresh Adam moves every weight by the whole rate in its first step, also where the gradient is noise."""
+
+    def lost(warmup: int | None) -> float:
+        model, luck = tiny_llama(seed=seed), random.Random(seed)
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        for _ in range(12):
+            logits = model(torch.arange(2, 6)[:, None]).logits[:, -1]
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(logits, torch.arange(6, 10)).backward()
+            optimizer.step()
+        before = expected_reward(model)
+        settings, one = replace(FAST, iterations=32, warmup=warmup, resample=0, seed=seed), iter([1])
+        collect = Collector(model, draw, lambda *_: float(luck.random() < 0.5), settings)
+        learn_policy(model, lambda number: collect(number) if next(one, None) else None, settings, progress=None)
+        return before - expected_reward(model)
+
+    assert lost(warmup=None) < 0.03
+    assert lost(warmup=0) > 0.1
 
 
 # ---------------------------------------------------------------------------------------------- what is learnt from

@@ -56,7 +56,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
 
     reports = {}
     for name in ("whole", "parts"):
-        settings = {**FAST, "control": name == "whole"}
+        settings = {**FAST, "control": name == "whole", "warmup_batch": 6, "references": 10}
         if name == "parts":
             with pytest.raises(KeyboardInterrupt):
                 train_agent(PROFILE, base, tmp_path / name, tell=tell, home=tmp_path / "home", **settings)
@@ -67,6 +67,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
         assert whole[stage] == parts[stage]
     assert parts["after"] == whole["after"]
     assert whole["gains"]["warmup"]["stderr"] > 0
+    assert (whole["warmup_steps"], whole["references"]) == (4, 10)  # of the 24 that four steps of six would take
     weights = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert weights[0] == weights[1]
     assert (whole["policy"]["name"], parts["policy"]["name"]) == ("turner@1", "turner@2")

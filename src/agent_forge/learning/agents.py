@@ -43,7 +43,7 @@ from agent_forge.forge.quantization.folder import copy_tokenizer
 from agent_forge.forge.training import checkpoint as ck
 from agent_forge.forge.training import train
 from agent_forge.forge.training.reinforce import ReinforceResult, learn_policy
-from agent_forge.forge.training.settings import ReinforceSettings
+from agent_forge.forge.training.settings import ReinforceSettings, first_updates
 from agent_forge.forge.training.watch import HeldOutScore
 from agent_forge.inference.loading import load_model, load_tokenizer
 from agent_forge.learning.attempts import (
@@ -65,7 +65,6 @@ from agent_forge.tasks.fixed import held_out
 
 REPORT = "report.json"
 METRIC = "held-out reward"
-_EXERCISES = 8192  # different ones that the supervised steps learn from, at most
 _CONTROL = 50_000  # the number of the first exercise of the control
 _HELD_OUT = 1  # the seed of the report's exercises; that of the fixed ones is 0
 
@@ -208,7 +207,7 @@ class AgentRun:
 
     @property
     def optimiser_steps(self) -> int:
-        """Updates after the warm-up: the control makes as many, on as many answers each."""
+        """Updates after the warm-up: the control makes as many, on as many references each as the warm-up had."""
         return self.config.iterations * (self.config.updates if self.config.algorithm in ("grpo", "ppo") else 1)
 
     def judge(self, stage: str) -> None:
@@ -240,16 +239,18 @@ class AgentRun:
     # -- learning
 
     def supervise(self, name: str, first: int, steps: int, rate: float) -> None:
-        """Learns reference solutions of fresh exercises, `batch_size` of them per step."""
-        wanted = steps * self.config.batch_size
-        count = min(wanted, _EXERCISES)
+        """Learns reference solutions of fresh exercises, as far as `references` reach."""
+        wanted, count = self.config.supervised(steps)
         exercises = [self.practice.exercise(first + number) for number in range(count)]
         pairs = [
             (self.practice.prompt(each), self.practice.encoded(self.practice.solution(each))) for each in exercises
         ]
+        training = self._training()
+        if name == "control":  # it goes on from the warm-up, as reinforcement does
+            training = {"warmup": first_updates(steps), **training}
         learn_pairs(
             self.model, pairs, steps, rate, folder=self.place / name, length=self.config.length, epochs=wanted / count,
-            training=self._training(), seed=self.seed, on_record=self.record(name, steps),
+            training=training, seed=self.seed, on_record=self.record(name, steps),
         )  # fmt: skip
 
     def _training(self) -> dict[str, Any]:
@@ -371,7 +372,8 @@ class AgentRun:
         return drawn if self.attempts is None else {**drawn, "traces": self.attempts.digest()}
 
     def counts(self) -> dict[str, Any]:
-        counts: dict[str, Any] = {"warmup_steps": self.config.warmup_steps}
+        steps = self.config.warmup_steps
+        counts: dict[str, Any] = {"warmup_steps": steps, "references": self.config.supervised(steps)[1]}
         if self.attempts is not None:
             counts["traces"] = self.attempts.counts()
         if self.result is not None:

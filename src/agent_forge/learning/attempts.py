@@ -122,8 +122,8 @@ def write_answers(
 ) -> tuple[Samples, list[WrittenAnswer]]:
     """What the policy answers, in one batch."""
     prompts = [practice.prompt(exercise) for exercise in exercises]
-    policy = model.current()
-    plain = nullcontext() if model.copy is None else torch.autocast("cuda", enabled=False)
+    policy: Any = model.current()
+    plain = nullcontext() if model.copy is None else torch.autocast(policy.device.type, enabled=False)
     with plain:
         samples = sample(
             policy,

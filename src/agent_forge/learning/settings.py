@@ -70,7 +70,11 @@ class AgentTraining:
         None, help="Supervised steps on the reference solvers' answers first; by default as many as iterations",
         at_least=0, flag="--warmup-steps",
     )  # fmt: skip
+    warmup_batch: int | None = option(
+        None, help="Reference answers per supervised step; by default the batch size", at_least=1
+    )
     warmup_rate: float = option(1e-3, help="Learning rate of the supervised steps", above=0)
+    references: int = option(8192, help="Most different reference answers; more steps repeat them", at_least=1)
     lora: bool = option(True, help="Train an adapter instead of all weights")
     adapter: LoraSettings = field(default_factory=LoraSettings)
     turns: int = option(1, help="Model calls per exercise; with more than one the agent may use its tools", at_least=1)
@@ -119,3 +123,12 @@ class AgentTraining:
         if self.warmup is None:
             return self.iterations if self.algorithm in ("grpo", "ppo") else 0
         return self.warmup
+
+    def supervised(self, steps: int) -> tuple[int, int]:
+        """How many reference answers so many supervised steps learn, and how many different ones.
+
+        >>> AgentTraining(warmup_batch=96, references=384).supervised(32)
+        (3072, 384)
+        """
+        wanted = steps * (self.warmup_batch or self.batch_size)
+        return wanted, min(wanted, self.references)

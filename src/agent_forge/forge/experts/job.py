@@ -224,6 +224,7 @@ class Workshop:
             temperature=self.settings.temperature,
             kl=svf.kl_coefficient,
             learning_rate=learning_rate,
+            warmup=0,  # as it was when it was measured
             clip=svf.gradient_clip,
             evaluate_every=svf.validate_every,
             save_every=max(1, svf.steps // 4),

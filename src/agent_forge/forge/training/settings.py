@@ -81,6 +81,11 @@ class PolicySettings:
     value_weight: float = option(0.1, help="Weight of the value head's squared error (PPO)", at_least=0)
 
 
+def first_updates(steps: int) -> int:
+    """Updates over which the rate rises where a fresh optimiser goes on from weights that have learnt something."""
+    return min(8, steps // 4)
+
+
 @dataclass(frozen=True)
 class ReinforceSettings(PolicySettings):
     """A run of reinforcement learning. An iteration samples answers with the current policy and learns from them."""
@@ -99,7 +104,9 @@ class ReinforceSettings(PolicySettings):
     minibatches: int = option(1, help="Optimiser steps per pass", at_least=1)
     micro_rows: int = option(32, help="Rows at once; halved when memory runs out", at_least=1)
     learning_rate: float = option(1e-5, help="Learning rate", above=0)
-    warmup: int = option(0, help="Optimiser steps of warm-up", at_least=0)
+    warmup: int | None = option(
+        None, help="Updates over which the learning rate rises (default: 8, of short runs a quarter)", at_least=0
+    )
     decay: float = option(
         0.0, help="Share of the updates, at the end, over which the learning rate falls to zero", at_least=0, at_most=1
     )
@@ -123,11 +130,17 @@ class ReinforceSettings(PolicySettings):
         return self.epochs * self.minibatches
 
     def training(self) -> TrainSettings:
-        """The settings of the training core under the loop: after the warm-up, a constant learning rate and `decay`."""
+        """The settings of the training core under the loop: after the warm-up, a constant learning rate and `decay`.
+
+        A fresh Adam moves every weight by the whole rate in its first step, whatever the gradient: from a policy that
+        has learnt something, that step undid part of it (docs/experiments.md).
+        """
+        steps = self.iterations * self.updates
         rates = dict.fromkeys(("lr", "embedding_lr", "scalar_lr"), self.learning_rate)
-        shared = ("micro_rows", "warmup", "decay", "clip", "gradient_checkpointing", "precision", "keep", "seed")
+        shared = ("micro_rows", "decay", "clip", "gradient_checkpointing", "precision", "keep", "seed")
         return TrainSettings(
-            steps=self.iterations * self.updates,
+            steps=steps,
+            warmup=first_updates(steps) if self.warmup is None else self.warmup,
             batch_rows=self.prompts * self.copies,
             optimizer="reinforce",
             optimizer_changes=rates,
