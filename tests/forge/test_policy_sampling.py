@@ -75,6 +75,21 @@ def test_when_memory_runs_out_fewer_rows_are_sampled_at_once(monkeypatch):
     assert sizes == [4, 2, 1, 1, 1, 1]
 
 
+def test_in_main_memory_the_cache_has_a_limit(monkeypatch):
+    """There nothing says that memory runs out: the process is killed. Two layers of two heads of eight numbers, twice
+    four bytes each, for the longest prompt and twelve tokens."""
+    model = tiny_llama(std=0.3)
+    expected = sample(model, PROMPTS, **OPTIONS).tokens
+    longest = max(map(len, PROMPTS)) + OPTIONS["max_tokens"]
+    monkeypatch.setattr(sampling, "CACHE", 2 * OPTIONS["copies"] * longest * 2 * 2 * 8 * 2 * 4)  # two prompts' rows
+    write, sizes = sampling._write, []
+    monkeypatch.setattr(
+        sampling, "_write", lambda model, prompts, *rest: (sizes.append(len(prompts)), write(model, prompts, *rest))
+    )
+    assert torch.equal(sample(model, PROMPTS, **OPTIONS).tokens, expected)
+    assert sizes == [2, 2]
+
+
 def test_a_constraint_gives_the_log_probs_of_the_constrained_distribution():
     model = tiny_llama(std=0.3)
     walks = {0: lambda: OnlySome({4, 5, 6}, {7}, {4, 5, 3}, vocab=16), 1: lambda: None}

@@ -13,8 +13,9 @@ pytest.importorskip("transformers")
 from test_sheets import tiny_llama  # noqa: E402
 
 from agent_forge.forge.training.objective import objective  # noqa: E402
+from agent_forge.learning import supervised  # noqa: E402
 from agent_forge.learning.preferences import PreferenceLoss, pack_preferences, reference_margins  # noqa: E402
-from agent_forge.learning.supervised import common_start, pack_pairs  # noqa: E402
+from agent_forge.learning.supervised import common_start, learn_pairs, pack_pairs  # noqa: E402
 
 PAIRS = [
     ([5, 6, 7, 8], [9, 10, 0], [11, 0]),
@@ -57,3 +58,17 @@ def test_only_answers_are_learnt_and_each_as_if_it_stood_alone() -> None:
     tokens = sum(len(answer) for _, answer in pairs)
     expected = -sum(log_prob(model, prompt, answer) for prompt, answer in pairs) / tokens
     assert objective(model, data.take(slice(None))).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_step_in_parts_is_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In main memory few rows go through the model at once: what is learnt does not depend on how many."""
+    pairs = [([1, 2, 3 + n], [n % 5 + 4] * (1 + n % 3) + [0]) for n in range(24)]
+    weights = []
+    for tokens, at_once in ((16, 1), (48, 3), (10_000, 8)):
+        monkeypatch.setattr(supervised, "_TOKENS", tokens)
+        model = tiny_llama(40, 16, 1)
+        result = learn_pairs(model, pairs, 2, 1e-2, length=16, epochs=2.0)
+        assert result.micro_rows == at_once
+        weights.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]))
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], atol=2e-4, rtol=0)

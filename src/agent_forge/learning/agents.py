@@ -59,7 +59,7 @@ from agent_forge.learning.preferences import PreferenceLoss, pack_preferences, r
 from agent_forge.learning.recorded import Attempts, attempts_of, records_of
 from agent_forge.learning.settings import AgentTraining
 from agent_forge.learning.stages import RunStages, shown_as_session
-from agent_forge.learning.supervised import adamw_settings, learn_pairs
+from agent_forge.learning.supervised import adamw_settings, in_main_memory, learn_pairs
 from agent_forge.tasks import Exercise
 from agent_forge.tasks.fixed import held_out
 
@@ -258,6 +258,8 @@ class AgentRun:
 
     def reinforce(self) -> None:
         settings = reinforce_settings(self.config, self.seed)
+        if self.model.device.type == "cpu" and "micro_rows" not in self.config.reinforcement:
+            settings = replace(settings, micro_rows=settings.copies)  # memory for one exercise's answers at once
         validation = self.practice.validation(max(8, self.config.judged))
 
         def evaluate(_: nn.Module) -> HeldOutScore:
@@ -308,7 +310,8 @@ class AgentRun:
         data = pack_preferences(triples, config.length)
         loss = PreferenceLoss(reference_margins(self.model, data, len(triples)))
         per_step = max(1, math.ceil(config.batch_size * len(data) / len(triples)))
-        training = {"compile": False, "divergence": math.inf, **self._training()}
+        fixed = {"compile": False, "divergence": math.inf, **in_main_memory(self.model, data.length)}
+        training = {**fixed, **self._training()}
         settings = adamw_settings(steps, per_step, config.learning_rate, training, self.seed)
         train(self.model, data, settings, self.place / "dpo", on_record=learnt, progress=None, loss=loss)
 

@@ -14,6 +14,14 @@ from agent_forge.forge.training import TrainResult, TrainSettings, train
 from agent_forge.learning.sheets import PlanSheets, fill_sheets, pack_sheets
 
 Pair = tuple[Sequence[int], Sequence[int]]  # the tokens of a prompt and of its answer
+_TOKENS = 2048  # at once in main memory, where more are not faster
+
+
+def in_main_memory(model: Any, length: int) -> dict[str, int]:
+    """Settings for a model in main memory: few rows at once. A process that takes too much there is killed, where a GPU
+    says that its memory has run out, and the step is split."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return {"micro_rows": max(1, _TOKENS // length)} if on_cpu else {}
 
 
 def adamw_settings(steps: int, batch_rows: int, rate: float, training: Mapping[str, Any], seed: int) -> TrainSettings:
@@ -71,5 +79,6 @@ def learn_sheets(
     """
     rows = max(1, math.ceil(epochs * len(data) / steps))
     # compiling takes longer than a short run does
-    settings = adamw_settings(steps, rows, rate, {"compile": False, **(training or {})}, seed)
+    fixed = {"compile": False, **in_main_memory(model, data.length)}
+    settings = adamw_settings(steps, rows, rate, {**fixed, **(training or {})}, seed)
     return train(model, data, settings, folder, on_record=on_record, progress=None)

@@ -31,6 +31,7 @@ from agent_forge.errors import UsageError
 from agent_forge.inference.rows import rows_for, without
 from agent_forge.inference.torch_rows import TorchRows, sampling_rows
 
+CACHE = 1 << 30  # bytes of keys and values at once in main memory: a process that takes too much there is killed
 LEAVE = 8  # ended rows are taken out of the batch when they are one in so many: moving the others costs too
 
 
@@ -81,7 +82,8 @@ def sample(
     constraint: Constraint | None = None,
     batch: int | None = None,
 ) -> Samples:
-    """`copies` answers to each prompt, `batch` rows at a time (all; fewer when memory runs out).
+    """`copies` answers to each prompt, `batch` rows at a time (by default all, or in main memory as many as `CACHE` has
+    room for; fewer when a GPU's memory runs out).
 
     An answer ends with a token of `end` or after `max_tokens`. Temperature 0 takes the likeliest token; its
     log-probabilities are those at temperature 1. Raises UsageError.
@@ -89,11 +91,15 @@ def sample(
     if not prompts or not all(len(prompt) for prompt in prompts):
         raise UsageError("every prompt needs at least one token")
     ends = [] if end is None else [end] if isinstance(end, int) else list(end)
-    answers = _Answers(model, len(prompts) * copies, max_tokens, ends, temperature, seed)
-    lone = getattr(rows_for(model), "most", None) == 1  # an unknown kind of cache: one row at a time
+    rows, every = rows_for(model), len(prompts) * copies
+    answers = _Answers(model, every, max_tokens, ends, temperature, seed)
+    lone = getattr(rows, "most", None) == 1  # an unknown kind of cache: one row at a time
     times, size = (copies, 1) if lone else (1, copies)
     owners = [i for i in range(len(prompts)) for _ in range(times)]
-    each = 1 if lone else max(1, (batch or len(prompts) * copies) // copies)
+    if batch is None and not answers.tokens.is_cuda:
+        row = rows.cells(1, max(map(len, prompts)) + max_tokens)
+        batch = min(every, CACHE // max(1, row))
+    each = 1 if lone else max(1, (every if batch is None else batch) // copies)
     done = 0
     with evaluating(model), torch.inference_mode():
         while done < len(owners):
