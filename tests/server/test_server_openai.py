@@ -303,10 +303,13 @@ def test_a_client_that_leaves_stops_the_writing(client: Any, live: Any, model: A
     next(iter(stream))
     stream.close()
     waited(lambda: model.engine.running == 0)
-    live.context.recorder.flush()
-    span = waited(lambda: next(iter(live.context.traces.search(limit=1, status="error")), None))
-    assert span.error == "the client left before the end"
-    assert 0 < span.output_tokens < 900
+
+    def left() -> Any:  # other tests leave errors of their own in the store
+        live.context.recorder.flush()
+        spans = live.context.traces.search(limit=100, status="error")
+        return next((span for span in spans if span.error == "the client left before the end"), None)
+
+    assert 0 < waited(left).output_tokens < 900
 
 
 def test_a_client_that_leaves_a_whole_answer_stops_it_too(live: Any, model: Any) -> None:
