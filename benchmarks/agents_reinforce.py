@@ -167,7 +167,7 @@ class Pilot:
         self.practice = practice_of(agent, str(bench.folder), seed)
         torch.manual_seed(seed)
         add_adapter(bench.model, bench.lora)
-        self.policy = SamplingCopy(bench.model, merged=True if bench.options.precision == "bf16" else None)
+        self.policy = SamplingCopy(bench.model)
         self.grammar = AnswerGrammar.of(self.practice, bench.vocabulary(self.practice))
         self.judges = Judges(replace(self.practice.profile), bench.pool)
         self.exercises = held_out(self.practice.tasks, bench.options.judged, 1)
@@ -222,7 +222,6 @@ class Pilot:
             self.bench.model, sheets, steps, options.rate, epochs=epochs, seed=seed,
             training={
                 "log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape),
-                "precision": options.precision,
                 "warmup": max(1, steps // 20) if name == "warmup" else first_updates(steps),
             },
         )  # fmt: skip
@@ -253,7 +252,7 @@ class Pilot:
             "max_tokens": min(self.limit, options.train_tokens), "learning_rate": options.reinforce_rate,
             "decay": options.reinforce_decay, "minibatches": options.updates, "micro_rows": options.micro_rows,
             "evaluate_every": 0, "patience": 0, "kl_every": 10_000, "kl_limit": 1e9, "resample": 0, "seed": self.seed,
-            "gradient_checkpointing": bool(options.shape), "precision": options.precision,
+            "gradient_checkpointing": bool(options.shape),
         }  # fmt: skip
         return build(ReinforceSettings, {**chosen, **options.settings, **(changes or {})}, "--set or --try")
 
@@ -587,7 +586,6 @@ def arguments() -> argparse.Namespace:
         "--try", dest="tries", action="append", type=trial, default=[], metavar="NAME:SETTING=VALUE,..."
     )
     parser.add_argument("--without-sandbox", action="store_true", help="run programs as they are: disposable machines")
-    parser.add_argument("--precision", choices=("auto", "bf16"), default="auto", help="bf16 also on a CPU that has it")
     parser.add_argument("--shape", choices=("3b", "tiny"), help="random weights of that size, to see what it takes")
     parser.add_argument("--quick", action="store_true", help="random weights, one agent, seconds on a CPU")
     options = parser.parse_args()

@@ -3,7 +3,7 @@
 A token of a small model is some hundred kernels of a few microseconds each, and Python launches them more slowly than
 the GPU runs them. Recorded once, the step is one launch. For that its shapes must not change: it reads all columns of
 the buffers, of which the mask leaves those in use, and its rows are a power of two, so that a recording serves until
-most of them have left.
+half of them have left.
 
 Shapes: N rows, T columns of the buffers, V vocabulary.
 """

@@ -32,7 +32,6 @@ from agent_forge.inference.packed.torch_model import from_torch, is_plain_llama,
 from agent_forge.inference.rows import Rows, without
 
 STRIDE = 256  # columns by which the buffers grow, at least
-RECORDED = 4  # times the rows in use are the most that a recording keeps: a new one costs as much as many steps
 FEW, SMALL = 24, 140_000_000  # rows, and weights on one thread, up to which the compiled decoder is faster than torch
 
 
@@ -313,7 +312,7 @@ class BufferRows(TorchRows):
         place = self.extent
         capacity, columns = self._capacity()
         rows = min(1 << (place.count - 1).bit_length(), capacity)
-        if self._fixed is None or not rows <= self._fixed.rows <= RECORDED * rows:
+        if self._fixed is None or self._fixed.rows != rows:
             self._fixed = FixedStep(self._read, self._cache, rows, columns)
             self._fixed.place(place.first, place.end)
         place.fixed = self._fixed
