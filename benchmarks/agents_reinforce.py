@@ -15,10 +15,9 @@ Each stage is judged on the same held-out exercises, greedily and bound to the s
 samples are free: the form is part of the reward.
 
 The warm-up has `--steps`, reinforcement `--iterations`, over the last `--reinforce-decay` of which its learning rate
-falls to zero. Each agent gets `--seconds` (the pilots) or `--short-seconds`: reinforcement ends after the share
-`--learn` of them, and the line then has fewer iterations than planned; without `--steps` the warm-up takes the share
-`--warmup`. A line of the output is one agent and seed; those that are there are not repeated, so that a run can be
-continued. Checkers and the encoding of exercises run in `--processes`.
+falls to zero. It may take `--learn-seconds`; where these are up earlier, the line has fewer iterations than planned. A
+line of the output is one agent and seed; those that are there are not repeated, so that a run can be continued.
+`--answers` keeps what was judged, to be read. Checkers and the encoding of exercises run in `--processes`.
 
 `--set` changes settings of reinforcement (`rate`, `updates`, or any field of ReinforceSettings). `--try
 NAME:SETTING=VALUE,...` runs it with each of several from the same warm weights: one line per try. The tries `control`
@@ -155,7 +154,7 @@ class References(NamedTuple):
 class Pilot:
     """One agent and seed on the shared base."""
 
-    def __init__(self, bench: Bench, agent: str, seed: int, seconds: float) -> None:
+    def __init__(self, bench: Bench, agent: str, seed: int) -> None:
         import torch
 
         from agent_forge.forge.adapters import add_adapter
@@ -163,7 +162,7 @@ class Pilot:
         from agent_forge.learning.practice import Judges
         from agent_forge.tasks.fixed import held_out
 
-        self.bench, self.agent, self.seed, self.seconds = bench, agent, seed, seconds
+        self.bench, self.agent, self.seed = bench, agent, seed
         self.practice = practice_of(agent, str(bench.folder), seed)
         torch.manual_seed(seed)
         add_adapter(bench.model, bench.lora)
@@ -196,6 +195,12 @@ class Pilot:
         )
         self.stages[stage] = self.judges(answers)
         self.timed("judge", start)
+        if self.bench.options.answers is not None:
+            self.bench.options.answers.mkdir(parents=True, exist_ok=True)
+            lines = zip(answers, self.stages[stage], strict=True)
+            (self.bench.options.answers / f"{self.agent}-{self.seed}-{stage}.jsonl").write_text(
+                "".join(json.dumps({"reward": reward, "answer": answer.text}) + "\n" for answer, (reward, _) in lines)
+            )
         score = score_of(self.stages[stage])
         self.say(f"{stage} {score.mean:.4f} ± {score.stderr:.4f}")
         return self.stages[stage]
@@ -236,8 +241,8 @@ class Pilot:
         """The references of the warm-up, and the weights after it."""
         from agent_forge.forge.training.checkpoint import weights_of
 
-        steps = self.bench.warm_steps(self.seconds)
-        references = self.references(0, self.bench.wanted(steps))
+        steps = self.bench.options.steps
+        references = self.references(0, self.bench.wanted())
         self.supervise("warmup", references, self.seed, steps)
         self.judge("warmup")
         return references, {name: weight.clone() for name, weight in weights_of(self.bench.model).items()}
@@ -261,7 +266,7 @@ class Pilot:
         from agent_forge.learning.attempts import AnswerCollector
 
         collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
-        seconds = self.bench.options.learn * self.seconds
+        seconds = self.bench.options.learn_seconds
         start, rewards = time.perf_counter(), []
         begun: list[float] = []  # when each iteration began
 
@@ -332,10 +337,9 @@ class Pilot:
         if "again" in self.stages:
             mean, error = paired(self.stages["again"], self.stages["after"])
             compared["gains"]["over_again"] = {"mean": mean, "stderr": error}
-        steps = self.bench.warm_steps(self.seconds)
         return {
             "agent": self.agent, "seed": self.seed, "n": len(self.exercises), **scores, **compared,
-            "warmup_steps": steps, "references": self.bench.wanted(steps), "limit": self.limit,
+            "warmup_steps": self.bench.options.steps, "references": self.bench.wanted(), "limit": self.limit,
             "reinforcement": learnt, "spent": {name: round(spent, 2) for name, spent in self.spent.items()},
         }  # fmt: skip
 
@@ -382,7 +386,6 @@ class Bench:
         self.model = random_model(options.shape) if options.shape else load_model(self.folder, dtype=torch.float32)
         self.model.to(device)
         self.lora = LoraSettings(rank=options.rank, alpha=2.0 * options.rank)
-        self.step_s = 1.0
         self.encoded: dict[tuple[str, int, int], list[Any]] = {}
         self.known: dict[str, list[tuple[float, bool]]] = {}
         self._vocabulary: Any = None
@@ -395,13 +398,9 @@ class Bench:
             self._vocabulary = GrammarVocabulary(practice.tokenizer, ends=practice.ends)
         return self._vocabulary
 
-    def warm_steps(self, seconds: float) -> int:
-        """Supervised steps of a warm-up: `--steps`, or as many as fit into its share of an agent's seconds."""
-        return int(self.options.steps or max(1, round(self.options.warmup * seconds / self.step_s)))
-
-    def wanted(self, steps: int) -> int:
-        """Different references for so many steps of the warm-up."""
-        return int(min(self.options.references or ROOM, steps * self.options.per_step))
+    def wanted(self) -> int:
+        """Different references for the warm-up."""
+        return int(min(self.options.references or ROOM, self.options.steps * self.options.per_step))
 
     def prepare(self, agent: str, seed: int, first: int, count: int) -> None:
         """Begins to encode exercises, while other work goes on."""
@@ -432,28 +431,16 @@ class Bench:
         for name, layer in list(adapted_layers(self.model)):
             self.model.set_submodule(name, layer.base)
 
-    def calibrate(self, agent: str) -> None:
-        """Seconds per supervised step, which are the same for every agent: the rows are."""
-        pilot = Pilot(self, agent, 99, 1.0)
-        for name, steps in (("warm", 2), ("calibrate", 4)):
-            pilot.supervise(name, pilot.references(0, steps * self.options.per_step), 99, steps)
-            self.step_s = pilot.spent[name] / steps
-        self.drop_adapter()
-        print(f"{self.step_s:.3f} s per supervised step", file=sys.stderr, flush=True)
-
 
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-def runs(options: argparse.Namespace) -> list[tuple[str, int, float]]:
-    """Agents, seeds and seconds: the pilots first, their further seeds last."""
+def runs(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """Agents and seeds: the pilots first, their further seeds last."""
     chosen = options.agents.split(",") if options.agents else [*PILOTS, *OTHERS]
-    every = [(agent, 0) for agent in chosen]
-    every += [(agent, seed) for seed in range(1, options.seeds) for agent in chosen if agent in PILOTS]
-    factor = {"qa": options.qa_factor}  # its answers are five times as long as those of the other pilots
-    return [
-        (agent, seed, (options.seconds if agent in PILOTS else options.short_seconds) * factor.get(agent, 1.0))
-        for agent, seed in every
+    first, *further = map(int, options.seeds.split(","))
+    return [(agent, first) for agent in chosen] + [
+        (agent, seed) for seed in further for agent in chosen if agent in PILOTS
     ]
 
 
@@ -470,19 +457,18 @@ def keep(options: argparse.Namespace, line: dict[str, Any]) -> None:
     print(f"  {learnt['iterations']} of {learnt['planned']} iterations, rewards", *learnt["rewards"], flush=True)
 
 
-def carry_out(bench: Bench, work: list[tuple[str, int, float]]) -> None:
+def carry_out(bench: Bench, work: list[tuple[str, int]]) -> None:
     """One agent and seed after the other, as long as there is time."""
     options, start = bench.options, time.perf_counter()
-    took: dict[str, float] = {}  # seconds of agents with another seed
-    for place, (agent, seed, seconds) in enumerate(work):
-        if time.perf_counter() - start + min(seconds, took.get(agent, seconds)) > options.total_seconds:
+    took = 0.0  # seconds of the longest so far
+    for place, (agent, seed) in enumerate(work):
+        if time.perf_counter() - start + took > options.total_seconds:
             print(f"{agent} {seed}: no time left", file=sys.stderr)
             continue
         if place + 1 < len(work):  # the next agent's exercises are encoded while this one learns
-            following, its_seed, its_seconds = work[place + 1]
-            bench.prepare(following, its_seed, 0, bench.wanted(bench.warm_steps(its_seconds)))
+            bench.prepare(*work[place + 1], 0, bench.wanted())
         begun = time.perf_counter()
-        pilot = Pilot(bench, agent, seed, seconds)
+        pilot = Pilot(bench, agent, seed)
         if options.tries:
             for line in pilot.explore(options.tries):
                 keep(options, line)
@@ -490,7 +476,7 @@ def carry_out(bench: Bench, work: list[tuple[str, int, float]]) -> None:
             line = pilot.carry_out()
             keep(options, {**line, "wall_s": round(time.perf_counter() - begun, 1)})
         bench.drop_adapter()
-        took[agent] = time.perf_counter() - begun
+        took = max(took, time.perf_counter() - begun)
 
 
 def main() -> None:
@@ -502,7 +488,7 @@ def main() -> None:
     if options.out.exists():
         lines = map(json.loads, options.out.read_text().splitlines())
         done = {(line["agent"], line["seed"]) for line in lines if "try" not in line}
-    work = [each for each in runs(options) if options.tries or each[:2] not in done]
+    work = [each for each in runs(options) if options.tries or each not in done]
     if not (sandboxed or options.without_sandbox):
         print(f"no sandbox ({why}): {', '.join(EXECUTED)} are left out", file=sys.stderr)
         work = [each for each in work if each[0] not in EXECUTED]
@@ -514,8 +500,6 @@ def main() -> None:
             pool.submit(ready, str(options.model))
         bench = Bench(options, pool)
         print(f"started in {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-        if not options.steps:
-            bench.calibrate(work[0][0])
         carry_out(bench, work)
         if options.quick:
             print("modules:", *sorted(loaded() | pool.submit(loaded).result()), file=sys.stderr)
@@ -523,12 +507,8 @@ def main() -> None:
 
 
 NUMBERS = {  # option: (default, help)
-    "seeds": (2, "of the pilots"),
-    "seconds": (40.0, "per pilot and seed"),
-    "short-seconds": (14.0, "per other agent"),
-    "warmup": (0.3, "share of the seconds for the warm-up"),
-    "learn": (0.5, "share of the seconds for reinforcement"),
-    "qa-factor": (1.5, "times as many seconds for qa"),
+    "seeds": ("0,1", "of the pilots; the others have the first"),
+    "learn-seconds": (130.0, "no iteration of reinforcement is begun that would end later"),
     "total-seconds": (540.0, "no agent is begun that would end later"),
     "judged": (256, "held-out exercises per stage"),
     "judged-before": (128, "of them for the base, whose answers are the longest"),
@@ -540,7 +520,7 @@ NUMBERS = {  # option: (default, help)
     "updates": (2, "optimiser steps per iteration"),
     "micro-rows": (64, "rows at once"),
     "iterations": (16, "iterations of reinforcement, unless the time is up before"),
-    "steps": (0, "supervised steps of the warm-up; 0: as many as its seconds allow"),
+    "steps": (32, "supervised steps of the warm-up"),
     "per-step": (96, "exercises per supervised step"),
     "references": (0, "different reference answers for the warm-up; 0: new ones in every step"),
     "length": (2048, "tokens per supervised row"),
@@ -551,8 +531,8 @@ NUMBERS = {  # option: (default, help)
     "processes": (14, "that check answers and encode exercises"),
 }
 QUICK = {
-    "seconds": 20.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 2, "steps": 2, "per_step": 4,
-    "length": 4096, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
+    "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 2, "steps": 2, "per_step": 4,
+    "length": 4096, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": "0",
 }  # fmt: skip
 
 
@@ -574,6 +554,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path)
     parser.add_argument("--out", type=Path, default=Path("agents_reinforce.jsonl"))
     parser.add_argument("--adapters", type=Path, help="folder for the adapters after reinforcement")
+    parser.add_argument("--answers", type=Path, help="folder for the answers that were judged, with their rewards")
     parser.add_argument("--agents", help="names, separated by commas [default: all fifteen]")
     for name, (default, about) in NUMBERS.items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{about} [{default}]")
