@@ -47,15 +47,20 @@ def torch_rows(model: Any) -> Rows:
     return BufferRows(reader) if plain else LoneRow(reader)
 
 
-def sampling_rows(model: Any, most: int) -> Rows:
-    """The batch for up to `most` rows which are all written before the model changes: what the compiled decoder does
-    faster than torch (a token of a small model is mostly Python) it does, from the model's own memory."""
+def sampling_rows(model: Any, most: int, copies: int = 1) -> Rows:
+    """The batch for up to `most` rows, `copies` for each prompt, which are all written before the model changes: what
+    the compiled decoder does faster than torch (a token of a small model is mostly Python) it does, from the model's
+    own memory; else the copies share their prompt where they can."""
     weights = sum(weight.numel() for weight in model.parameters()) if isinstance(model, torch.nn.Module) else SMALL + 1
     small = weights * torch.get_num_threads() ** 2 <= SMALL  # more threads help torch alone, and large models most
     if most <= FEW and small and is_plain_llama(model) and not torch.is_autocast_enabled("cpu"):
         with suppress(UsageError):  # no compiler, or a shape that it does not know
             return CompiledRows(Reader(model))
+    from agent_forge.inference.shared_rows import SharedRows, can_share
+
     rows = torch_rows(model)
+    if copies > 1 and isinstance(rows, BufferRows) and can_share(model):
+        return SharedRows(Reader(model))
     if isinstance(rows, TorchRows):
         rows.steady = True
     return rows

@@ -211,7 +211,7 @@ def _write(
 ) -> None:
     """Writes the answers to these prompts, whose numbers begin with `first`."""
     order = list(range(len(prompts) * copies))  # the answer that each row of the batch writes
-    rows = sampling_rows(model, len(order))
+    rows = sampling_rows(model, len(order), copies)
     if not isinstance(rows, TorchRows):
         raise UsageError("a packed model cannot be sampled for training", fix="Use the model it was packed from")
     answers.clear(range(first, first + len(order)))
