@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from agent_forge.agents.agent import Agent
 from agent_forge.agents.choices import AnyTools
@@ -30,7 +30,7 @@ from agent_forge.agents.profiles import AgentProfile
 from agent_forge.errors import ModelError
 from agent_forge.forge.adapters import adapted_layers, merge_adapter
 from agent_forge.forge.training.experience import Experience, experience_of
-from agent_forge.forge.training.policy import group_advantages
+from agent_forge.forge.training.policy import TINY, group_advantages
 from agent_forge.forge.training.reinforce import Collector, PromptItem
 from agent_forge.forge.training.sampling import Samples, sample
 from agent_forge.forge.training.settings import ReinforceSettings
@@ -38,6 +38,7 @@ from agent_forge.inference import ChatClient, Completion, Request
 from agent_forge.inference.batched import BatchedModel
 from agent_forge.inference.grammar import GrammarVocabulary, GrammarWalk, SchemaUnsupported, schema_grammar
 from agent_forge.inference.local_model import LocalModel
+from agent_forge.learning.part_credit import token_credits
 from agent_forge.learning.practice import Judges, Practice, WrittenAnswer
 from agent_forge.tasks import Exercise
 from agent_forge.traces import Recorder, Span, Store
@@ -149,6 +150,7 @@ class AnswerCollector(Collector):
     policy: SamplingCopy | None = None
     practice: Practice | None = None
     judges: Judges | None = None
+    by_parts: bool = False  # see `part_credit`
     sampled: int = 0  # tokens so far
 
     @classmethod
@@ -159,6 +161,7 @@ class AnswerCollector(Collector):
         judges: Judges,
         settings: ReinforceSettings,
         constraint: AnswerGrammar | None = None,
+        by_parts: bool = False,
     ) -> AnswerCollector:
         def draw(number: int) -> list[PromptItem]:
             first = REINFORCED + number * settings.prompts
@@ -169,8 +172,9 @@ class AnswerCollector(Collector):
             raise AssertionError("answers are judged together")
 
         return cls(
-            policy.model, draw, unused, settings, constraint=constraint, policy=policy, practice=practice, judges=judges
-        )
+            policy.model, draw, unused, settings, constraint=constraint, policy=policy, practice=practice,
+            judges=judges, by_parts=by_parts,
+        )  # fmt: skip
 
     def answers(self, questions: Sequence[PromptItem], number: int) -> Experience:
         """Answers to the exercises of questions, with their rewards."""
@@ -192,10 +196,37 @@ class AnswerCollector(Collector):
         )
         written = time.perf_counter()
         self.sampled += int(samples.mask.sum())
-        rewards = torch.tensor([reward for reward, _ in self.judges(answers)])
+        advantages = None
+        if self.by_parts:
+            rewards, advantages = self.credited(samples, answers)
+        else:
+            rewards = torch.tensor([reward for reward, _ in self.judges(answers)])
         spent = {"generate": written - start, "score": time.perf_counter() - written}
         rows = (samples.tokens, samples.mask, samples.log_probs)
-        return Experience(*rows, rewards, samples.prompt_of, allowed=samples.allowed, seconds=spent)
+        return Experience(
+            *rows, rewards, samples.prompt_of, advantages=advantages, allowed=samples.allowed, seconds=spent
+        )
+
+    def credited(self, samples: Samples, answers: Sequence[WrittenAnswer]) -> tuple[Tensor, Tensor]:
+        """Rewards [N], and at every sampled token the credit of the part of the answer that it belongs to, [N, T]."""
+        assert self.practice is not None
+        assert self.judges is not None
+        rows_of = [(samples.prompt_of == group).nonzero()[:, 0].tolist() for group in samples.prompt_of.unique()]
+        rewards, advantages = torch.zeros(len(answers)), torch.zeros_like(samples.mask)
+        ids = samples.answers()
+        judged = self.judges.credited([[answers[row] for row in rows] for rows in rows_of])
+        for rows, (totals, credits) in zip(rows_of, judged, strict=True):
+            rewards[rows] = torch.tensor([reward for reward, _ in totals])
+            whole = rewards[rows] - rewards[rows].mean()
+            for row, own, advantage in zip(rows, credits, whole.tolist(), strict=True):
+                pieces = self.practice.pieces(ids[row], answers[row].text)
+                places = samples.mask[row].nonzero()[:, 0]
+                advantages[row, places] = advantage  # also of the end token, which `ids` does not have
+                advantages[row, places[: len(pieces)]] = torch.tensor(token_credits(pieces, own, advantage))
+            if self.settings.normalise:
+                chosen = advantages[rows][samples.mask[rows].bool()]
+                advantages[rows] /= chosen.square().mean().sqrt() + TINY
+        return rewards, advantages.masked_fill(advantages.abs() < 1e-6, 0.0)  # what rounding left
 
 
 # -- several turns -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing import get_context
 from statistics import fmean, stdev
 from typing import Any
@@ -26,6 +27,7 @@ from agent_forge.inference import Message
 from agent_forge.inference.local_model import end_tokens
 from agent_forge.inference.prompt import chat_prompt
 from agent_forge.learning.exercises import AgentScore, GivenAnswer, family_of, rules_of
+from agent_forge.learning.part_credit import PartCredit, part_credits
 from agent_forge.rewards import Reward, RewardProfile, score
 from agent_forge.tasks import LEVELS, Exercise, Family
 
@@ -53,6 +55,7 @@ class Practice:
         self.tasks: Family = family_of(profile)
         self._agent = Agent(self.profile, model=GivenAnswer("practice", ""), record=False)
         self._shape = AnswerShape.of(self.profile.answer_schema)
+        self._pieces: dict[int, str] = {}  # the text of a token by itself
 
     @classmethod
     def of(cls, profile: AgentProfile, model: Any, tokenizer: Any, seed: int = 0) -> Practice:
@@ -96,8 +99,24 @@ class Practice:
 
     def answer(self, exercise: Exercise, prompt: int, ids: Sequence[int]) -> WrittenAnswer:
         """What token ids say, after a prompt of so many."""
+        return WrittenAnswer(exercise, self.text(ids), prompt + len(ids))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What token ids say, their end aside."""
         written = [token for token in ids if token not in self.ends]
-        return WrittenAnswer(exercise, self.tokenizer.decode(written, skip_special_tokens=True), prompt + len(ids))
+        return str(self.tokenizer.decode(written, skip_special_tokens=True))
+
+    def pieces(self, ids: Sequence[int], text: str) -> list[str]:
+        """What each token adds to their text."""
+        for token in ids:
+            if token not in self._pieces:
+                self._pieces[token] = self.text([token])
+        pieces = [self._pieces[token] for token in ids]
+        if "".join(pieces) == text:
+            return pieces
+        # a character of several tokens, or a tokenizer that drops the space before a first word
+        texts = [self.text(ids[:count]) for count in range(len(ids) + 1)]
+        return [after[len(before) :] for before, after in pairwise(texts)]
 
 
 def reward_of(profile: AgentProfile, answer: WrittenAnswer, rules: RewardProfile | None = None) -> Reward:
@@ -140,19 +159,30 @@ class Judges:
 
     def __call__(self, answers: Sequence[WrittenAnswer]) -> Judged:
         """The reward of each, and whether nothing is wrong with it. Answers that are the same are judged once."""
-        unique = list({_key(answer): answer for answer in answers}.values())
-        parts = [unique[start : start + _PART] for start in range(0, len(unique), _PART)]
-        work = self.executor.map if self.executor is not None else map
-        judged = [each for part in work(_Judge(self.profile, self.own), parts) for each in part]
-        rewards = {_key(answer): each for answer, each in zip(unique, judged, strict=True)}
-        return [rewards[_key(answer)] for answer in answers]
+
+        def judge(unique: Sequence[WrittenAnswer]) -> Judged:
+            parts = [unique[start : start + _PART] for start in range(0, len(unique), _PART)]
+            return [each for judged in self._work(_Judge(self.profile, self.own), parts) for each in judged]
+
+        return _once(judge, answers)
+
+    def credited(self, groups: Sequence[Sequence[WrittenAnswer]]) -> list[tuple[Judged, list[list[PartCredit]]]]:
+        """The same for groups of answers, each to one exercise, and the credits of the answers' parts."""
+        return list(self._work(_CreditJudge(self.profile, self.own), groups))
+
+    def _work(self, judge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
+        return (self.executor.map if self.executor is not None else map)(judge, parts)
 
 
 _PART = 4  # answers that go to a process at once
 
 
-def _key(answer: WrittenAnswer) -> tuple[Any, ...]:
-    return answer.exercise.prompt, answer.text, answer.tokens, answer.calls, answer.observations
+def _once(judge: Callable[[Sequence[WrittenAnswer]], Judged], answers: Sequence[WrittenAnswer]) -> Judged:
+    """Has answers judged, each of those that are the same once."""
+    keys = [(each.exercise.prompt, each.text, each.tokens, each.calls, each.observations) for each in answers]
+    unique = dict(zip(keys, answers, strict=True))
+    rewards = dict(zip(unique, judge(list(unique.values())), strict=True))
+    return [rewards[key] for key in keys]
 
 
 @dataclass(frozen=True)
@@ -168,6 +198,18 @@ class _Judge:
             return [(reward.total, reward.correct) for reward in rewards]
         rewarder = own_rewarder(self.own)
         return [(float(rewarder(answer)), reward.correct) for answer, reward in zip(answers, rewards, strict=True)]
+
+
+class _CreditJudge(_Judge):
+    """Scores the answers to one exercise and their parts."""
+
+    def __call__(self, answers: Sequence[WrittenAnswer]) -> Any:
+        def earn(variants: Sequence[tuple[int, str]]) -> list[float]:
+            changed = [replace(answers[place], text=text) for place, text in variants]
+            return [reward for reward, _ in _once(super(_CreditJudge, self).__call__, changed)]
+
+        judged = _once(super().__call__, answers)
+        return judged, part_credits([answer.text for answer in answers], [reward for reward, _ in judged], earn)
 
 
 @contextmanager

@@ -100,7 +100,9 @@ def experience_of(
 
 
 def with_signal(experience: Experience) -> Tensor:
-    """Which rows [N] are in a group whose rollouts differ."""
+    """Which rows [N] are in a group whose rollouts differ; of rows that have advantages, those with one."""
+    if experience.advantages is not None:
+        return (experience.advantages != 0).any(1)
     rewards = experience.rewards[:, None] if experience.token_rewards is None else experience.token_rewards
     keep = torch.zeros(len(experience), dtype=torch.bool)
     for group in experience.groups.unique():
