@@ -19,7 +19,7 @@ falls to zero. It may take `--learn-seconds`; where these are up earlier, the li
 line of the output is one agent and seed; those that are there are not repeated, so that a run can be continued.
 `--answers` keeps what was judged, to be read. Checkers and the encoding of exercises run in `--processes`.
 
-`--set` changes settings of reinforcement (`rate`, `updates`, or any field of ReinforceSettings). `--try
+`--set` changes settings of reinforcement (`rate`, `updates`, `by_parts`, or any field of ReinforceSettings). `--try
 NAME:SETTING=VALUE,...` runs it with each of several from the same warm weights: one line per try. The tries `control`
 and `again` make as many supervised steps instead.
 """
@@ -247,7 +247,8 @@ class Pilot:
         self.judge("warmup")
         return references, {name: weight.clone() for name, weight in weights_of(self.bench.model).items()}
 
-    def settings(self, changes: dict[str, Any] | None = None) -> Any:
+    def settings(self, changes: dict[str, Any] | None = None) -> tuple[Any, bool]:
+        """Those of reinforcement, and whether each part of an answer has its own credit."""
         from agent_forge.config import build
         from agent_forge.forge.training.settings import ReinforceSettings
 
@@ -255,17 +256,20 @@ class Pilot:
         chosen = {
             "iterations": options.iterations, "prompts": options.rows // options.group, "copies": options.group,
             "max_tokens": min(self.limit, options.train_tokens), "learning_rate": options.reinforce_rate,
-            "decay": options.reinforce_decay, "minibatches": options.updates, "micro_rows": options.micro_rows,
+            "temperature": options.temperature, "decay": options.reinforce_decay, "minibatches": options.updates,
+            "micro_rows": options.micro_rows,
             "evaluate_every": 0, "patience": 0, "kl_every": 10_000, "kl_limit": 1e9, "resample": 0, "seed": self.seed,
             "gradient_checkpointing": bool(options.shape),
         }  # fmt: skip
-        return build(ReinforceSettings, {**chosen, **options.settings, **(changes or {})}, "--set or --try")
+        chosen |= {**options.settings, **(changes or {})}
+        by_parts = bool(chosen.pop("by_parts", False))
+        return build(ReinforceSettings, chosen, "--set or --try"), by_parts
 
-    def reinforce(self, settings: Any) -> dict[str, Any]:
+    def reinforce(self, settings: Any, by_parts: bool) -> dict[str, Any]:
         from agent_forge.forge.training.reinforce import learn_policy
         from agent_forge.learning.attempts import AnswerCollector
 
-        collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
+        collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings, by_parts=by_parts)
         seconds = self.bench.options.learn_seconds
         start, rewards = time.perf_counter(), []
         begun: list[float] = []  # when each iteration began
@@ -300,7 +304,7 @@ class Pilot:
         bench = self.bench
         self.stages["before"] = bench.before(self)
         references, warm = self.warm_up()
-        learnt = self.reinforce(self.settings())
+        learnt = self.reinforce(*self.settings())
         self.judge("after")
         if bench.options.adapters is not None:
             from agent_forge.forge.adapters import save_adapter
@@ -353,7 +357,7 @@ class Pilot:
         self.exercises = self.practice.validation(self.bench.options.judged)
         references, warm = self.warm_up()
         before = self.stages["warmup"]
-        for name, changes, settings in chosen:
+        for name, changes, (settings, by_parts) in chosen:
             start = time.perf_counter()
             restore_weights(self.bench.model, warm)
             if name in ("control", "again"):
@@ -361,7 +365,7 @@ class Pilot:
                 self.supervise(name, *self.material(name, steps, references), steps)
                 learnt = {"iterations": 0, "planned": 0, "updates": steps, "rewards": []}
             else:
-                learnt = self.reinforce(settings)
+                learnt = self.reinforce(settings, by_parts)
             after = self.judge(name)
             mean, error = paired(before, after)
             yield {
@@ -526,6 +530,7 @@ NUMBERS = {  # option: (default, help)
     "length": (2048, "tokens per supervised row"),
     "rate": (1e-3, "learning rate of the supervised steps"),
     "reinforce-rate": (2e-4, "learning rate of reinforcement"),
+    "temperature": (0.5, "at which reinforcement samples; judged is greedily"),
     "reinforce-decay": (0.5, "share of its updates over which that falls to zero"),
     "rank": (16, "rank of the adapters"),
     "processes": (14, "that check answers and encode exercises"),

@@ -267,7 +267,9 @@ class AgentRun:
 
         if self.config.turns == 1:
             bound = self.grammar if self.config.constrained else None
-            collect: Any = AnswerCollector.of(self.policy, self.practice, self.rewarders, settings, bound)
+            collect: Any = AnswerCollector.of(
+                self.policy, self.practice, self.rewarders, settings, bound, self.config.by_parts
+            )
         else:
             collect = TurnCollector(
                 self.policy, self.profile, self.practice, self.rewarders, settings, turns=self.config.turns,
@@ -397,9 +399,10 @@ def prepare(folder: Path) -> tuple[Any, Any]:
 
 def reinforce_settings(config: AgentTraining, seed: int) -> ReinforceSettings:
     """The settings of the reinforcement loop for an agent's. Raises ConfigError."""
-    shared = ("algorithm", "iterations", "max_tokens", "temperature", "normalise", "learning_rate", "kl",
+    shared = ("algorithm", "iterations", "max_tokens", "normalise", "learning_rate", "kl",
               "evaluate_every", "patience", "gradient_checkpointing")  # fmt: skip
     fields: dict[str, Any] = {name: getattr(config, name) for name in shared}
     fields |= {"prompts": config.batch_size // config.group, "copies": config.group, "minibatches": config.updates}
     fields |= {"discount": config.discount, "save_every": config.checkpoint_every, "seed": seed}
+    fields["temperature"] = config.sampling_temperature
     return build(ReinforceSettings, {**fields, **config.reinforcement}, "reinforcement")

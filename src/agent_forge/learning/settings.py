@@ -81,12 +81,18 @@ class AgentTraining:
     credit: Literal["shapley", "reuse", "discounted", "uniform"] = option(
         "shapley", help="How the turns of one attempt share its reward"
     )
+    by_parts: bool = option(
+        False, help="Credit each part of a JSON answer for what it earns against the same part of the other answers"
+    )
     discount: float = option(
         1.0, help="Discount per turn (credit: discounted), and of PPO's returns", above=0, at_most=1
     )
     normalise: bool = option(True, help="Divide advantages by the spread of their group")
     kl: float = option(0.0, help="Weight of the divergence from the policy before reinforcement", at_least=0)
-    temperature: float = option(1.0, help="Sampling temperature of the attempts", above=0)
+    temperature: float | None = option(
+        None, help="Sampling temperature of the attempts; by default 0.5 for single answers, 1 for several turns",
+        above=0,
+    )  # fmt: skip
     constrained: bool = option(False, help="Attempts follow the grammar of the answers, as evaluations do; slower")
     max_tokens: int = option(512, help="Tokens per answer", at_least=1)
     updates: int = option(1, help="Optimiser steps per iteration, each on its share of the answers", at_least=1)
@@ -114,8 +120,18 @@ class AgentTraining:
             raise ConfigError(
                 f"{self.algorithm} learns from single answers", where="train", fix="Use grpo, or --turns 1"
             )
-        if self.turns > 1 and self.temperature != 1.0:
+        if self.by_parts and (self.turns > 1 or self.algorithm != "grpo"):
+            raise ConfigError(
+                "parts of an answer have credit of their own in single answers of grpo alone", where="train",
+                fix="Leave out --by-parts, or use --algorithm grpo --turns 1",
+            )  # fmt: skip
+        if self.turns > 1 and self.temperature not in (None, 1.0):
             raise ConfigError("attempts of several turns are sampled at temperature 1", where="train")
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Agents act greedily: what is learnt from attempts that are far from that may not help them."""
+        return self.temperature or (0.5 if self.turns == 1 else 1.0)
 
     @property
     def warmup_steps(self) -> int:
