@@ -22,6 +22,7 @@ from transformers import (  # noqa: E402
 )
 
 from agent_forge.inference import shared_rows  # noqa: E402
+from agent_forge.inference.rows import rows_for  # noqa: E402
 from agent_forge.inference.shared_rows import SharedRows, can_share  # noqa: E402
 from agent_forge.inference.torch_rows import BufferRows, Reader  # noqa: E402
 
@@ -52,8 +53,8 @@ def test_rows_that_share_prompts_compute_the_same(make: Any, seed: int, monkeypa
     monkeypatch.setattr(shared_rows, "COLUMNS", 8)
     torch.manual_seed(seed)
     model, rng = make().to(DEVICE).eval(), random.Random(seed)
-    assert can_share(model)
     plain, shared = BufferRows(Reader(model)), SharedRows(Reader(model))
+    assert can_share(model, plain)
     prompts = [[rng.randrange(50) for _ in range(rng.randrange(1, 30))] for _ in range(7)]
     torch.testing.assert_close(plain.add(prompts, 4), shared.add(prompts, 4), atol=1e-5, rtol=1e-5)
     grids = set()
@@ -74,11 +75,9 @@ def test_rows_that_share_prompts_compute_the_same(make: Any, seed: int, monkeypa
 
 def test_what_attends_in_another_way_does_not_share() -> None:
     """A logit cap, a window, or attention that transformers does not let us replace."""
-    capped = Gemma2ForCausalLM(Gemma2Config(head_dim=8, num_key_value_heads=2, **SHAPE))
-    assert not can_share(capped)
-    eager = llama()
+    capped, eager, own = Gemma2ForCausalLM(Gemma2Config(head_dim=8, num_key_value_heads=2, **SHAPE)), llama(), llama()
     eager.config._attn_implementation = "eager"
-    assert not can_share(eager)
-    own = llama()
     own._supports_attention_backend = False
-    assert not can_share(own)
+    for model in (capped, eager, own):
+        assert not can_share(model, rows_for(model))
+    assert can_share(llama(), rows_for(llama()))

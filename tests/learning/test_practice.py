@@ -179,8 +179,13 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ({"algorithm": "dpo"}, "traces"),
         ({"batch_size": 12, "group": 8}, "groups of 8"),
         ({"algorithm": "ppo", "turns": 2}, "single answers"),
+        ({"turns": 2, "temperature": 0.5}, "temperature 1"),
+        ({"turns": 2, "by_parts": True}, "single answers"),
+        ({"algorithm": "ppo", "by_parts": True}, "single answers"),
     ):
         with pytest.raises(ConfigError, match=why):
             AgentTraining(**fields)  # type: ignore[arg-type]
     assert AgentTraining(iterations=7).warmup_steps == 7
     assert AgentTraining(iterations=7, warmup=0).warmup_steps == 0
+    temperatures = [AgentTraining(**fields).sampling_temperature for fields in ({}, {"turns": 2}, {"temperature": 0.8})]
+    assert temperatures == [0.5, 1.0, 0.8]

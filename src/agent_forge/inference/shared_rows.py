@@ -23,14 +23,17 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from agent_forge.inference import grouped_attention
 from agent_forge.inference.graph_step import FixedStep, can_be_fixed
 from agent_forge.inference.rows import without
-from agent_forge.inference.torch_rows import Reader, TorchRows, _blank
+from agent_forge.inference.torch_rows import BufferRows, Reader, TorchRows, blank
 
 AT_ONCE = 64  # prompts that are read together, those of like length
 COLUMNS = 64  # by which the buffers of answers grow
 
 
-def can_share(model: Any) -> bool:
-    """Whether the rows of a model may share prompts: its attention is ours, and masks are all that it depends on."""
+def can_share(model: Any, rows: Any) -> bool:
+    """Whether the rows of a model, for which `rows` is the plain batch, may share prompts: its attention is ours, and
+    masks are all that it depends on."""
+    if not isinstance(rows, BufferRows):
+        return False
     config = model.config.get_text_config()
     plain = not (getattr(config, "attn_logit_softcapping", None) or getattr(model, "_is_stateful", False))
     return plain and bool(getattr(model, "_supports_attention_backend", False)) and can_be_fixed(model)
@@ -44,8 +47,8 @@ class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def __init__(self, like: Any, prompts: int, columns: int, rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.prompt_keys, self.prompt_values = (_blank(each, prompts, columns) for each in (like.keys, like.values))
-        self.keys, self.values = (_blank(each, rows, COLUMNS) for each in (like.keys, like.values))
+        self.prompt_keys, self.prompt_values = (blank(each, prompts, columns) for each in (like.keys, like.values))
+        self.keys, self.values = (blank(each, rows, COLUMNS) for each in (like.keys, like.values))
         self.column: Tensor | None = None  # where the newest token is written
         self.is_initialized = True
 
@@ -72,7 +75,7 @@ class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
                 setattr(self, f"prompt_{name}", getattr(self, f"prompt_{name}")[prompts])
             old = getattr(self, name)
             kept = old if rows is None else old[rows]
-            new = _blank(old, len(kept), columns)
+            new = blank(old, len(kept), columns)
             new[:, :, : kept.shape[2]] = kept
             setattr(self, name, new)
 

@@ -59,7 +59,7 @@ def sampling_rows(model: Any, most: int, copies: int = 1) -> Rows:
     from agent_forge.inference.shared_rows import SharedRows, can_share
 
     rows = torch_rows(model)
-    if copies > 1 and isinstance(rows, BufferRows) and can_share(model):
+    if copies > 1 and can_share(model, rows):
         return SharedRows(Reader(model))
     if isinstance(rows, TorchRows):
         rows.steady = True
@@ -179,7 +179,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.extent = extent
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = _blank(key_states, 0, 0), _blank(value_states, 0, 0)
+        self.keys, self.values = blank(key_states, 0, 0), blank(value_states, 0, 0)
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -220,7 +220,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         place = self.extent
         for name in ("keys", "values"):
             old = getattr(self, name)
-            new = _blank(old, rows, columns)
+            new = blank(old, rows, columns)
             used = old[: place.count, :, place.start : place.end]
             new[: place.count, :, to : to + used.shape[2]] = used
             setattr(self, name, new)
@@ -232,7 +232,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             buffer[targets, :, in_use] = buffer[sources, :, in_use]
 
 
-def _blank(like: Tensor, rows: int, columns: int) -> Tensor:
+def blank(like: Tensor, rows: int, columns: int) -> Tensor:
     """Under autocast in the type that attention computes in: else every step would convert all that is there."""
     kind = like.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
 from agent_forge.inference.rows import rows_for, without
+from agent_forge.inference.shared_rows import can_share
 from agent_forge.inference.torch_rows import TorchRows, sampling_rows
 
 CACHE = 1 << 30  # bytes of keys and values at once in main memory: a process that takes too much there is killed
@@ -97,8 +98,12 @@ def sample(
     times, size = (copies, 1) if lone else (1, copies)
     owners = [i for i in range(len(prompts)) for _ in range(times)]
     if batch is None and not answers.tokens.is_cuda:
-        row = rows.cells(1, max(map(len, prompts)) + max_tokens)
-        batch = min(every, CACHE // max(1, row))
+        longest = max(map(len, prompts))
+        shared = copies > 1 and can_share(model, rows)
+        cells = (
+            rows.cells(1, longest) + rows.cells(size, max_tokens) if shared else rows.cells(size, longest + max_tokens)
+        )
+        batch = min(every, CACHE * size // max(1, cells))
     each = 1 if lone else max(1, (every if batch is None else batch) // copies)
     done = 0
     with evaluating(model), torch.inference_mode():
