@@ -26,7 +26,7 @@ MOST_PARTS, DEEPEST = 200, 20  # of an answer; one with more is judged as a whol
 Path = tuple[str | int, ...]
 
 
-class Part(NamedTuple):
+class JsonPart(NamedTuple):
     """A value in a JSON text: where it is, and the characters that it spans."""
 
     path: Path
@@ -42,7 +42,7 @@ class PartCredit(NamedTuple):
     credit: float
 
 
-def json_parts(text: str) -> list[Part]:
+def json_parts(text: str) -> list[JsonPart]:
     """Every value in a JSON text, an outer one before those inside; none where the text is not JSON, or has too many.
 
     >>> [(part.path, '{"a": [1, "b"]}'[part.start : part.end]) for part in json_parts('{"a": [1, "b"]}')]
@@ -50,7 +50,7 @@ def json_parts(text: str) -> list[Part]:
     """
     try:
         json.loads(text)
-        parts: list[Part] = []
+        parts: list[JsonPart] = []
         _read(text, _next(text, 0), (), parts)
     except (ValueError, RecursionError):
         return []
@@ -67,10 +67,10 @@ def _next(text: str, at: int) -> int:
     return at
 
 
-def _read(text: str, at: int, path: Path, parts: list[Part]) -> int:
+def _read(text: str, at: int, path: Path, parts: list[JsonPart]) -> int:
     """Notes the value that begins at a place of valid JSON, and those inside; returns its end."""
     place, start = len(parts), at
-    parts.append(Part(path, start, start))
+    parts.append(JsonPart(path, start, start))
     opening = text[at]
     if opening in "{[":
         at, number = _next(text, at + 1), 0
@@ -86,14 +86,14 @@ def _read(text: str, at: int, path: Path, parts: list[Part]) -> int:
         at += 1
     else:
         _, at = _DECODER.raw_decode(text, at)
-    parts[place] = Part(path, start, at)
+    parts[place] = JsonPart(path, start, at)
     return at
 
 
 _REMOVED = object()  # what a list has in the place of an item that it is too short for
 
 
-class Swap(NamedTuple):
+class PartSwap(NamedTuple):
     """A text with one part of another answer, and how many answers have that part."""
 
     text: str
@@ -137,14 +137,14 @@ def part_credits(
     return credits
 
 
-def _swaps(value: Any, path: Path, values: Sequence[Any], most: int) -> list[Swap]:
+def _swaps(value: Any, path: Path, values: Sequence[Any], most: int) -> list[PartSwap]:
     """A value with what each of `values`, itself among them, has at a path; none if no other has anything there."""
     variants = [variant[0] for other in values if (variant := _at(other, path)) is not None]
     if len(variants) < 2:
         return []
     by_text = {"" if variant is _REMOVED else _dump(variant): variant for variant in variants}
     counts = Counter("" if variant is _REMOVED else _dump(variant) for variant in variants)
-    return [Swap(_dump(_with(value, path, by_text[text])), count) for text, count in counts.most_common(most)]
+    return [PartSwap(_dump(_with(value, path, by_text[text])), count) for text, count in counts.most_common(most)]
 
 
 def _at(value: Any, path: Path) -> tuple[Any] | None:
