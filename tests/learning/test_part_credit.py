@@ -219,6 +219,7 @@ def test_sampled_tokens_get_the_credit_of_their_part(tmp_path: Path) -> None:
         policy, grammar = SamplingCopy(model), AnswerGrammar.of(practice)
         collector = AnswerCollector.of(policy, practice, judges, settings, grammar, by_parts=True)
         experience = collector.answers(collector.draw(0), 0)
+        scaled = replace(collector, settings=replace(settings, normalise=True)).answers(collector.draw(0), 0)
     assert experience.advantages is not None
     weight = rules_of(profile).weights.correctness
     rows = [(tokens[mask].tolist(), row[mask].tolist()) for tokens, mask, row in
@@ -239,3 +240,8 @@ def test_sampled_tokens_get_the_credit_of_their_part(tmp_path: Path) -> None:
             expected = by_hand[inside[0]] if inside and piece else sum(by_hand)
             assert advantage == pytest.approx(expected, abs=1e-6), (text, piece)
             at += len(piece)
+    assert scaled.advantages is not None
+    for group in range(4):  # the same, divided by their spread in the group
+        rows_of, mask = slice(6 * group, 6 * group + 6), experience.mask[6 * group : 6 * group + 6].bool()
+        spread = experience.advantages[rows_of][mask].square().mean().sqrt()
+        assert torch.allclose(scaled.advantages[rows_of] * (spread + 1e-4), experience.advantages[rows_of], atol=1e-6)

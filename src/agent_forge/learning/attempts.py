@@ -223,10 +223,11 @@ class AnswerCollector(Collector):
                 places = samples.mask[row].nonzero()[:, 0]
                 advantages[row, places] = advantage  # also of the end token, which `ids` does not have
                 advantages[row, places[: len(pieces)]] = torch.tensor(token_credits(pieces, own, advantage))
-            if self.settings.normalise:
-                chosen = advantages[rows][samples.mask[rows].bool()]
-                advantages[rows] /= chosen.square().mean().sqrt() + TINY
-        return rewards, advantages.masked_fill(advantages.abs() < 1e-6, 0.0)  # what rounding left
+        advantages[advantages.abs() < 1e-6] = 0.0  # what rounding left: it says nothing
+        for rows in rows_of if self.settings.normalise else ():
+            spread = advantages[rows][samples.mask[rows].bool()].square().mean().sqrt()
+            advantages[rows] /= spread + TINY
+        return rewards, advantages
 
 
 # -- several turns -----------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ class Judges:
 
     def credited(self, groups: Sequence[Sequence[WrittenAnswer]]) -> list[tuple[Judged, list[list[PartCredit]]]]:
         """The same for groups of answers, each to one exercise, and the credits of the answers' parts."""
-        return list(self._work(_CreditJudge(self.profile, self.own), groups))
+        return list(self._work(_CreditJudge(_Judge(self.profile, self.own)), groups))
 
     def _work(self, judge: Callable[[Any], Any], parts: Sequence[Any]) -> Iterator[Any]:
         return (self.executor.map if self.executor is not None else map)(judge, parts)
@@ -200,15 +200,18 @@ class _Judge:
         return [(float(rewarder(answer)), reward.correct) for answer, reward in zip(answers, rewards, strict=True)]
 
 
-class _CreditJudge(_Judge):
-    """Scores the answers to one exercise and their parts."""
+@dataclass(frozen=True)
+class _CreditJudge:
+    """Scores the answers to one exercise, and their parts."""
 
-    def __call__(self, answers: Sequence[WrittenAnswer]) -> Any:
+    judge: _Judge
+
+    def __call__(self, answers: Sequence[WrittenAnswer]) -> tuple[Judged, list[list[PartCredit]]]:
         def earn(variants: Sequence[tuple[int, str]]) -> list[float]:
             changed = [replace(answers[place], text=text) for place, text in variants]
-            return [reward for reward, _ in _once(super(_CreditJudge, self).__call__, changed)]
+            return [reward for reward, _ in _once(self.judge, changed)]
 
-        judged = _once(super().__call__, answers)
+        judged = _once(self.judge, answers)
         return judged, part_credits([answer.text for answer in answers], [reward for reward, _ in judged], earn)
 
 

@@ -122,7 +122,7 @@ class AgentTraining:
             )
         if self.by_parts and (self.turns > 1 or self.algorithm != "grpo"):
             raise ConfigError(
-                "parts of an answer have credit of their own in single answers of grpo alone", where="train",
+                "by_parts works only for single answers with grpo", where="train",
                 fix="Leave out --by-parts, or use --algorithm grpo --turns 1",
             )  # fmt: skip
         if self.turns > 1 and self.temperature not in (None, 1.0):
