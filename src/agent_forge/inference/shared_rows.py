@@ -23,7 +23,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from agent_forge.inference import grouped_attention
 from agent_forge.inference.graph_step import FixedStep, can_be_fixed
 from agent_forge.inference.rows import without
-from agent_forge.inference.torch_rows import BufferRows, Reader, TorchRows, blank
+from agent_forge.inference.torch_rows import BufferRows, Reader, TorchRows, blank, cell_of
 
 AT_ONCE = 64  # prompts that are read together, those of like length
 COLUMNS = 64  # by which the buffers of answers grow
@@ -196,4 +196,5 @@ class SharedRows(TorchRows):
         self._move(chosen, kept, self._layers[0].get_seq_length())
 
     def cells(self, rows: int, length: int) -> int:
-        raise NotImplementedError("sampling asks the plain batch, which takes more")
+        """With a copy of the prompt for each row, which is more than it takes."""
+        return rows * length * cell_of(self._read.model)

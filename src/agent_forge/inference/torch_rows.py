@@ -346,12 +346,12 @@ class BufferRows(TorchRows):
 
     def cells(self, rows: int, length: int) -> int:
         if self._cell is None:
-            self._cell = _cell_of(self._read.model)
+            self._cell = cell_of(self._read.model)
         held = self.extent.end - self.extent.start
         return rows * max(length, held) * self._cell
 
 
-def _cell_of(model: Any) -> int:
+def cell_of(model: Any) -> int:
     """Bytes that one token takes in the cache, from the configuration."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
