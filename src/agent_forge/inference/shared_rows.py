@@ -74,9 +74,9 @@ class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             if prompts is not None:
                 setattr(self, f"prompt_{name}", getattr(self, f"prompt_{name}")[prompts])
             old = getattr(self, name)
-            kept = old if rows is None else old[rows]
-            new = blank(old, len(kept), columns)
-            new[:, :, : kept.shape[2]] = kept
+            used = old if rows is None else old[rows]
+            new = blank(old, len(used), columns)
+            new[:, :, : used.shape[2]] = used
             setattr(self, name, new)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -191,9 +191,9 @@ class SharedRows(TorchRows):
             for number, places in enumerate(of_prompt.values())
             for at, place in enumerate(places)
         }
-        chosen, kept = torch.tensor(list(of_prompt), device=device), torch.tensor(grid, device=device).flatten()
+        staying, sources = torch.tensor(list(of_prompt), device=device), torch.tensor(grid, device=device).flatten()
         self._places, self._copies = [target[place] for place in self._places], copies
-        self._move(chosen, kept, self._layers[0].get_seq_length())
+        self._move(staying, sources, self._layers[0].get_seq_length())
 
     def cells(self, rows: int, length: int) -> int:
         """With a copy of the prompt for each row, which is more than it takes."""
