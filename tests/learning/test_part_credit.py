@@ -245,3 +245,26 @@ def test_sampled_tokens_get_the_credit_of_their_part(tmp_path: Path) -> None:
         rows_of, mask = slice(6 * group, 6 * group + 6), experience.mask[6 * group : 6 * group + 6].bool()
         spread = experience.advantages[rows_of][mask].square().mean().sqrt()
         assert torch.allclose(scaled.advantages[rows_of] * (spread + 1e-4), experience.advantages[rows_of], atol=1e-6)
+
+
+def test_tokens_inside_a_character_do_not_move_what_follows(tmp_path: Path) -> None:
+    """The pieces of tokens make up their text, also where a token by itself says nothing or bytes are invalid."""
+    pytest.importorskip("transformers")
+    from turning import PROFILE, tiny_base
+
+    from agent_forge.learning.agents import prepare
+    from agent_forge.learning.practice import Practice
+
+    model, tokenizer = prepare(tiny_base(tmp_path, layers=1))
+    practice = Practice.of(PROFILE, model, tokenizer)
+    said = '{"go": "é😀漢", "then": "up"}'
+    ids = tokenizer(said, add_special_tokens=False)["input_ids"]
+    assert "".join(practice.text([token]) for token in ids) != said
+    pieces = practice.pieces(ids, said)
+    assert "".join(pieces) == said
+    assert pieces[-4:] == [practice.text([token]) for token in ids[-4:]]
+    emoji = tokenizer("😀", add_special_tokens=False)["input_ids"]
+    for broken in ([*emoji[:2], *ids], [*emoji[1:], *emoji[:1], *emoji[:3], *ids], [*ids, *emoji[:3]]):
+        text = practice.text(broken)
+        assert "�" in text
+        assert "".join(practice.pieces(broken, text)) == text

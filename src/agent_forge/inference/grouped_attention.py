@@ -2,7 +2,8 @@
 
 With a mask, transformers copies the keys and values of the whole cache for every head that reads them, in every layer
 at every step: two thirds of the time of a batch of SmolLM2 on a CPU. The heads that share them are read as several
-queries instead, which is the same sum and copies nothing.
+queries instead, which is the same sum and copies nothing. Rows that share a prompt (`shared_rows`) are read in the same
+way: as several queries to one copy of its keys.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+# the layers of a batch whose rows share prompts, and the mask of these
+_reading: ContextVar[tuple[Sequence[Any], Tensor] | None] = ContextVar("reading", default=None)
 
 
 def grouped_attention(
@@ -42,10 +46,6 @@ def grouped_attention(
         queries, key, value, attn_mask=mask, dropout_p=named.get("dropout") or 0.0, scale=named.get("scaling")
     )
     return out.reshape(rows, 1, heads, -1), None
-
-
-# the layers of a batch whose rows share prompts, and the mask of these
-_reading: ContextVar[tuple[Sequence[Any], Tensor] | None] = ContextVar("reading", default=None)
 
 
 @contextmanager

@@ -34,9 +34,8 @@ def can_share(model: Any, rows: Any) -> bool:
     masks are all that it depends on."""
     if not isinstance(rows, BufferRows):
         return False
-    config = model.config.get_text_config()
-    plain = not (getattr(config, "attn_logit_softcapping", None) or getattr(model, "_is_stateful", False))
-    return plain and bool(getattr(model, "_supports_attention_backend", False)) and can_be_fixed(model)
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    return not capped and bool(getattr(model, "_supports_attention_backend", False)) and can_be_fixed(model)
 
 
 class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]

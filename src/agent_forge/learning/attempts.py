@@ -2,7 +2,7 @@
 
 | | reads | a row of experience is | advantage |
 |---|---|---|---|
-| `AnswerCollector` | a prompt | a prompt with its answer | of the answer, compared with its group |
+| `AnswerCollector` | a prompt | a prompt with its answer | of the answer, compared with its group, or of its parts |
 | `TurnCollector` | what the agent sends | a model call with what it wrote | of the turn: its share of the attempt's |
 
 What tools said stands in the prompt of the next call, and is not learnt. The share of a turn comes from the dependency

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from multiprocessing import get_context
 from statistics import fmean, stdev
 from typing import Any
@@ -114,9 +114,10 @@ class Practice:
         pieces = [self._pieces[token] for token in ids]
         if "".join(pieces) == text:
             return pieces
-        # a character of several tokens, or a tokenizer that drops the space before a first word
-        texts = [self.text(ids[:count]) for count in range(len(ids) + 1)]
-        return [after[len(before) :] for before, after in pairwise(texts)]
+        # A character of several tokens, or a tokenizer that drops the space before a first word. What the first tokens
+        # say may be longer than their share of the text, where they end inside a character.
+        ends = accumulate((min(len(self.text(ids[:count])), len(text)) for count in range(len(ids))), max)
+        return [text[start:end] for start, end in pairwise([*ends, len(text)])]
 
 
 def reward_of(profile: AgentProfile, answer: WrittenAnswer, rules: RewardProfile | None = None) -> Reward:
