@@ -333,7 +333,7 @@ class Bench:
         return ReinforceSettings(
             iterations=o.iterations, prompts=o.prompts, copies=o.copies, max_tokens=o.max_tokens,
             learning_rate=o.rate, warmup=o.updates, minibatches=o.updates, micro_rows=o.micro_rows, evaluate_every=0,
-            patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=o.seed,
+            patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=o.seed, temperature=o.temperature,
         )  # fmt: skip
 
     def reinforce(self) -> int:
@@ -432,6 +432,7 @@ NUMBERS = {  # option: (default, help)
     "max-tokens": (192, "longest plan"),
     "longest": (800, "longest prompt, in tokens"),
     "rate": (2e-4, "learning rate of both arms"),
+    "temperature": (1.0, "at which plans are sampled; judged is greedily"),
     "rank": (16, "rank of the adapters"),
     "seed": (0, "of adapters, rows and sampling"),
 }

@@ -121,6 +121,12 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None
     return f"{len(val)}B" if isinstance(val, bytes) else None
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a test writes without naming a home does not end up in that of whoever runs the tests."""
+    os.environ["AGENT_FORGE_HOME"] = str(tmp_path_factory.mktemp("home"))
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The folder of a running server's socket."""

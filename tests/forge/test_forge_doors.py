@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -15,8 +16,9 @@ from tests_forge_family import make_family, write_rows
 
 from agent_forge import forge
 from agent_forge.cli import run
-from agent_forge.errors import ConfigError, UsageError
+from agent_forge.errors import ConfigError, MissingExtraError, UsageError
 from agent_forge.forge.checkpoint import digest_of, load
+from agent_forge.forge.opening import find_model
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.session import ForgeSession
@@ -200,3 +202,19 @@ def test_the_doors_are_light_to_import() -> None:
         check=True,
     )
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_smollm2_is_a_base_by_name(tmp_path: Path) -> None:
+    """It is written into the home folder once, not again, and has the size that its authors state."""
+    try:
+        first = find_model("SmolLM2", tmp_path)
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    try:
+        assert first.path == tmp_path / "models" / "smollm2"
+        assert first.card.parameters == 134_515_008
+        written = (first.path / "model.safetensors").stat()
+        assert find_model("smollm2", tmp_path).digest == first.digest
+        assert (first.path / "model.safetensors").stat() == written
+    finally:
+        shutil.rmtree(first.path)  # half a gigabyte, perhaps of main memory

@@ -134,7 +134,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
     score = {"mean": 0.5, "stderr": 0.1, "n": 2, "correct": 0.0}
     stages = dict.fromkeys(("before", "warmup", "after"), score)
-    report = {**stages, "policy": {"name": "qa@1", "digest": "d"}, "accepted": False, "stopped": None}
+    report = {**stages, "policy": {"name": "qa@1", "digest": "d"}, "accepted": False, "stopped": None, "out": "there"}
+    report["gate"] = {"before": 0.5, "after": 0.75, "stderr": 0.2, "verdict": "no gain"}
     for place in ("qa-policy", "all/analyst", "all/support"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "report.json").write_text(json.dumps(report))
@@ -147,7 +148,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run_command(["train", "qa", *table, str(tmp_path / "qa-policy")]) == 0
     shown = capsys.readouterr()
     assert shown.out.count("0.500 ± 0.100") == 3
-    assert "qa@1" in shown.out
+    assert "qa@1 (+0.250 ± 0.200 over its base: no gain) is in there." in shown.out
     assert "stopped early: the reward collapsed" in shown.err
     file = tmp_path / "trainer.yaml"
     file.write_text("agents_to_optimize: [analyst_agent, support_agent]\ntrainer: {type: ppo}\n")

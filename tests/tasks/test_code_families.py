@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -224,6 +225,23 @@ def test_solvers_are_right_and_changed_tests_are_refused() -> None:
         wrong = rng.choice([f"{right} + {right}x", f"[{right}]", "None", f"not ({left[7:]})", f"({right}, 0)"])
         changed.append(({"tests": [*tests[:place], f"{left} == {wrong}", *tests[place + 1 :]]}, expected))
     assert [pair for pair, verdict in zip(changed, qa.check_all(changed), strict=True) if verdict.score > 0] == []
+
+
+def test_reference_tests_are_few_and_begin_with_the_example() -> None:
+    """By brute force over all sets of calls with the example: at most one test more than the fewest."""
+    for exercise in exercises("qa", 12):
+        expected, tests = exercise.expected, exercise.solution()["tests"]
+        call, _, value = tests[0].removeprefix("assert ").partition(" == ")
+        assert f"For example, {call} returns {value}." in exercise.prompt or "raises" in tests[0]
+        outcomes = [run(source, expected["function"], expected["inputs"]) for source in mutants(expected)]
+        others = [place for place in range(len(expected["inputs"])) if place != 2]
+        few = next(
+            size
+            for size in range(len(others) + 1)
+            for chosen in combinations(others, size)
+            if all(any(own[place] != expected["results"][place] for place in (2, *chosen)) for own in outcomes)
+        )
+        assert 1 + few <= len(tests) <= 2 + few
 
 
 @pytest.mark.parametrize(

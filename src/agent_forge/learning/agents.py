@@ -1,7 +1,7 @@
 """Trains the model of an agent on its own exercises: supervised first, then by reinforcement, judged on held-out ones.
 
-    agent-forge train qa --base-model models/smollm2 --iterations 100 --out qa-policy
-    agent-forge train qa --base-model models/smollm2 --algorithm dpo --traces HOME --out qa-policy
+    agent-forge train qa --base-model smollm2 --iterations 100 --out qa-policy
+    agent-forge train qa --base-model smollm2 --algorithm dpo --traces HOME --out qa-policy
 
 From a base that scores near zero no reward signal comes, so it first learns the reference solvers' answers. The report
 tells the gains apart: held-out means before, after the warm-up, after reinforcement and, with `control`, after as many
@@ -113,7 +113,7 @@ def train_agent(
     """
     config = settings_for(AgentTraining, settings, fields, "train")
     profile = trained_profile(agent, config)
-    source, target = find_model(base), Path(out)
+    source, target = find_model(base, home), Path(out)
     if target.exists():
         raise UsageError("the folder exists already", where=str(target), fix="Name one that does not")
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -84,11 +84,16 @@ class Function:
 
     def example(self) -> str:
         """One call and its result, in words."""
-        place = min(2, len(self.inputs) - 1)
+        place = example_place(self.inputs)
         value = run(self.source, self.name, self.inputs)[place]
         arguments = ", ".join(map(repr, self.inputs[place]))
         returns = f"raises {value['raises']}" if "raises" in value else f"returns {value['value']!r}"
         return f"{self.name}({arguments}) {returns}"
+
+
+def example_place(inputs: Sequence[Any]) -> int:
+    """Which of the inputs the prompt shows: the first that is no limit."""
+    return min(2, len(inputs) - 1)
 
 
 def draw_function(rng: random.Random, level: float) -> Function:

@@ -10,7 +10,7 @@ from typing import Any
 from agent_forge.tasks.answers import code_in
 from agent_forge.tasks.execution import Calls, call_all
 from agent_forge.tasks.family import Draft, Verdict, task_family
-from agent_forge.tasks.functions import draw_function, mutants
+from agent_forge.tasks.functions import draw_function, example_place, mutants, run
 
 SCHEMA = {
     "type": "object",
@@ -211,14 +211,26 @@ def _allowed(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 def solve(expected: Mapping[str, Any]) -> dict[str, Any]:
-    """An assertion for every input that the function is tried with."""
+    """The prompt's example, and as few further calls as reveal all wrong functions (chosen greedily).
+
+    Not all inputs: one false expectation makes an answer worthless, so whoever learns from long answers fails.
+    """
+    function, inputs, results = expected["function"], expected["inputs"], expected["results"]
+    outcomes = [run(source, function, inputs) for source in mutants(expected)]
+    reveals = [{m for m, own in enumerate(outcomes) if own[place] != right} for place, right in enumerate(results)]
+    chosen = [example_place(inputs)]
+    left = set(range(len(outcomes))) - reveals[chosen[0]]
+    while left:  # of calls that reveal as many, the shortest
+        best = max(range(len(inputs)), key=lambda place: (len(reveals[place] & left), -len(repr(inputs[place]))))
+        chosen.append(best)
+        left -= reveals[best]
     tests = []
-    for arguments, result in zip(expected["inputs"], expected["results"], strict=True):
-        call = f"{expected['function']}({', '.join(map(repr, arguments))})"
-        if "raises" in result:
-            tests.append(f"with pytest.raises({result['raises']}):\n    {call}")
+    for place in chosen:
+        call = f"{function}({', '.join(map(repr, inputs[place]))})"
+        if "raises" in results[place]:
+            tests.append(f"with pytest.raises({results[place]['raises']}):\n    {call}")
         else:
-            tests.append(f"assert {call} == {result['value']!r}")
+            tests.append(f"assert {call} == {results[place]['value']!r}")
     return {"tests": tests}
 
 
