@@ -88,25 +88,22 @@ def test_of_a_sum_each_part_has_its_own_advantage(answers: list[Any]) -> None:
             assert by_path[path] == pytest.approx(by_path[()] if alone else right(value, path) - mean)
 
 
-def test_an_item_that_others_do_not_have_is_compared_with_its_absence() -> None:
-    """One wrong test spoils them all: the credit says which."""
-    good, bad = "assert f(1) == 1", "assert f(2) == 5"
+@given(st.lists(st.lists(st.integers(1, 4), max_size=3, unique=True), min_size=2, max_size=5), st.integers(0, 1))
+def test_lists_of_different_lengths_are_compared_as_wholes(lists: list[list[int]], other: int) -> None:
+    """Only [3] is right. Whether a 1 stands before the 3 is what the items decide, so they must have the credit."""
 
     def reward(text: str) -> float:
-        tests = json.loads(text)["tests"]
-        return 0.0 if bad in tests else len(tests) / 4
+        value = json.loads(text)
+        return float(value["ids"] == [3]) + float(value["b"] == 1)
 
-    written = [json.dumps({"tests": tests}) for tests in ([good], [good, bad], [good, good, good])]
+    written = [json.dumps({"ids": ids, "b": (place + other) % 2}) for place, ids in enumerate(lists)]
     credits = part_credits(written, [reward(t) for t in written], lambda v: [reward(t) for _, t in v])
-    by_path = [
-        {part.path: each.credit for part, each in zip(json_parts(text), own, strict=True)}
-        for text, own in zip(written, credits, strict=True)
-    ]
-    # behind the end of the first, and the third has a good one there
-    assert by_path[1]["tests", 1] == pytest.approx(0 - (1 / 4 + 0 + 2 / 4) / 3)
-    assert by_path[1]["tests", 0] == 0  # whatever stands first, the second spoils it
-    assert by_path[2]["tests", 2] == pytest.approx(3 / 4 - (2 / 4 + 2 / 4 + 3 / 4) / 3)
-    assert by_path[0]["tests", 0] == 0  # all have the same
+    mean = sum(ids == [3] for ids in lists) / len(lists)
+    for ids, text, own in zip(lists, written, credits, strict=True):
+        by_path = {part.path: each.credit for part, each in zip(json_parts(text), own, strict=True)}
+        assert by_path["ids",] == pytest.approx((ids == [3]) - mean)
+        if len({*map(len, lists)}) > 1:
+            assert all(by_path["ids", place] == by_path["ids",] for place in range(len(ids)))
 
 
 def test_tokens_have_the_credit_of_the_innermost_part() -> None:

@@ -11,14 +11,15 @@ of that part alone: whether the second field was right no longer blurs what the 
 
 What a part changes in the parts that are written after it is not seen: the credit suits answers whose parts do not
 depend on each other, as those to several questions. Where the first field decides what the others must be, one number
-per answer learns faster (docs/results/reinforcement.md).
+per answer learns faster (docs/results/reinforcement.md). Lists of different lengths are compared as wholes: their third
+items need not be about the same thing, and of two lists that differ in several places each change alone earns nothing.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -90,9 +91,6 @@ def _read(text: str, at: int, path: Path, parts: list[JsonPart]) -> int:
     return at
 
 
-_REMOVED = object()  # what a list has in the place of an item that it is too short for
-
-
 class PartSwap(NamedTuple):
     """A text with one part of another answer, and how many answers have that part."""
 
@@ -113,8 +111,13 @@ def part_credits(
     """
     parts = [json_parts(text) for text in texts]
     values = {place: json.loads(texts[place]) for place, own in enumerate(parts) if own}
+    lengths = defaultdict[Path, set[int]](set)  # of the lists at each path
+    for value in values.values():
+        _measure(value, (), lengths)
     swaps = {
         (place, part.path): _swaps(value, part.path, list(values.values()), most)
+        if all(len(lengths.get(part.path[:depth], ())) < 2 for depth in range(len(part.path)))
+        else []
         for place, value in values.items()
         for part in parts[place][1:]
     }
@@ -131,10 +134,19 @@ def part_credits(
             if tried:
                 others = sum(swap.times * earned[place, swap.text] for swap in tried) / sum(s.times for s in tried)
                 of_path[part.path] = earned[place, _dump(values[place])] - others
-            else:  # no other answer has anything there
+            else:  # no other answer has anything there, or nothing that could be compared
                 of_path[part.path] = of_path[part.path[:-1]]
         credits.append([PartCredit(part.start, part.end, of_path[part.path]) for part in own])
     return credits
+
+
+def _measure(value: Any, path: Path, lengths: dict[Path, set[int]]) -> None:
+    """Notes the lengths of all lists in a value."""
+    if isinstance(value, list):
+        lengths[path].add(len(value))
+    inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for step, each in inner:
+        _measure(each, (*path, step), lengths)
 
 
 def _swaps(value: Any, path: Path, values: Sequence[Any], most: int) -> list[PartSwap]:
@@ -142,19 +154,17 @@ def _swaps(value: Any, path: Path, values: Sequence[Any], most: int) -> list[Par
     variants = [variant[0] for other in values if (variant := _at(other, path)) is not None]
     if len(variants) < 2:
         return []
-    by_text = {"" if variant is _REMOVED else _dump(variant): variant for variant in variants}
-    counts = Counter("" if variant is _REMOVED else _dump(variant) for variant in variants)
+    by_text = {_dump(variant): variant for variant in variants}
+    counts = Counter(map(_dump, variants))
     return [PartSwap(_dump(_with(value, path, by_text[text])), count) for text, count in counts.most_common(most)]
 
 
 def _at(value: Any, path: Path) -> tuple[Any] | None:
-    """What stands at a path; `_REMOVED` behind the end of a list, None where there is no such place."""
-    for depth, step in enumerate(path, 1):
+    """What stands at a path; None where there is no such place."""
+    for step in path:
         if isinstance(value, dict) and step in value:
             value = value[step]
-        elif isinstance(value, list) and isinstance(step, int):
-            if step >= len(value):
-                return (_REMOVED,) if depth == len(path) else None
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             value = value[step]
         else:
             return None
@@ -167,10 +177,7 @@ def _with(value: Any, path: Path, new: Any) -> Any:
     inner = value
     for step in path[:-1]:
         inner = inner[step]
-    if new is _REMOVED:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = new
+    inner[path[-1]] = new
     return value
 
 

@@ -331,7 +331,9 @@ class PolicyRun:
         self.result.tokens += tokens
         figures = {"rows": len(batch), "tokens": tokens, "loss": losses[-1], "gradient_norm": _number(self.train.norm)}
         figures |= {"sampled_log_prob": float(experience.log_probs.sum() / max(1, tokens)), **self.averages()}
-        return figures, figures["kl"] if batch.reference is not None else None
+        if batch.reference is None:
+            figures["kl"] = None  # not measured in this iteration
+        return figures, figures["kl"]
 
     def averages(self) -> dict[str, float]:
         """The figures of the losses since the last call, each the mean over the tokens."""
