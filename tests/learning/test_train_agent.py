@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +44,27 @@ FAST: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_base(tmp_path_factory.mktemp("base"), layers=1)
+
+
+def check_pages(home: Path, sessions: list[str], report: Mapping[str, Any]) -> None:
+    """A browser sees the runs with their verdict, and the policies by name with what they earned."""
+    pytest.importorskip("starlette", reason="starlette is not installed: the extra `server` brings it")
+    from starlette.testclient import TestClient
+
+    from agent_forge.server.app import create_app
+    from agent_forge.server.settings import ServerSettings
+
+    app = create_app(ServerSettings(home=str(home), log_level="error"))
+    client = TestClient(app, base_url="http://127.0.0.1", headers={"accept": "text/html"})
+    for session in sessions:
+        page = client.get(f"/forge/{session}")
+        assert page.status_code == 200
+        assert all(word in page.text for word in ("held-out reward", "seed 0", report["gate"]["verdict"]))
+    for path in ("/models", "/policies", "/"):
+        assert "turner@1" in client.get(path).text, path
+    row = client.get("/policies.json").json()["trained"][-1]
+    assert (row["policy"], row["digest"]) == (report["policy"]["name"], report["policy"]["digest"])
+    assert all(row[stage] == report[stage] for stage in ("before", "warmup", "after", "control"))
 
 
 def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) -> None:
@@ -94,6 +116,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
         states = {one["name"]: one["state"] for one in Registry(tmp_path / "home").phases(name)}
         assert states.items() >= {"warmup": "completed", "grpo": "completed"}.items()
         assert (tmp_path / "home" / "sessions" / name / "events.jsonl").stat().st_size > 0
+    check_pages(tmp_path / "home", list(sessions), whole)
     with pytest.raises(UsageError, match="exists already"):
         train_agent(PROFILE, base, tmp_path / "whole", **FAST)
 

@@ -371,7 +371,7 @@ def test_empty_pages_name_the_command_that_fills_them(empty: TestClient) -> None
         "/forge": "agent-forge forge run nano", "/sessions": "agent-forge delegation install",
         "/trust": "agent-forge delegation verify", "/models": "agent-forge forge run nano",
         "/data": "agent-forge data audit", "/rollouts": "agent-forge rollout create",
-        "/policies": "agent-forge rollout create",
+        "/policies": "agent-forge train agent qa",
     }  # fmt: skip
     for path, command in commands.items():
         html = empty.get(path).text

@@ -127,7 +127,7 @@ def train_agent(
             with (
                 judging(profile, config.judges) as judges,
                 judging(profile, config.judges, config.reward) as rewarders,
-                shown_as_session(home, f"train-{profile.name}-{key}", f"train {profile.name}", steps) as stages,
+                shown_as_session(home, f"train-{profile.name}-{key}", f"train {profile.name}", steps, seed) as stages,
             ):
                 run = AgentRun(profile, config, source, place, seed, tell, judges, rewarders, stages, tools)
                 run.carry_out()
@@ -362,6 +362,7 @@ class AgentRun:
             making, self.source.path, self.profile.name, stages, reward=rules_of(self.profile).name, data=digest,
             home=home,
         )  # fmt: skip
+        self.shown.judged(self.config.algorithm if self.config.iterations else "warmup", gate.as_dict(), entry.digest)
         policy = {"name": entry.name, "digest": entry.digest}
         stopped = None if self.result is None else self.result.stopped
         report = AgentReport(self.profile.name, out, self.stages, gate, policy, stopped, self.counts())

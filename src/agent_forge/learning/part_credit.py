@@ -162,12 +162,10 @@ def _swaps(value: Any, path: Path, values: Sequence[Any], most: int) -> list[Par
 def _at(value: Any, path: Path) -> tuple[Any] | None:
     """What stands at a path; None where there is no such place."""
     for step in path:
-        if isinstance(value, dict) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            value = value[step]
-        else:
+        places: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        if step not in places:
             return None
+        value = value[step]
     return (value,)
 
 

@@ -40,6 +40,12 @@ class RunStages:
             raise
         self.registry.record_phase(self.session, name, state="completed", ended_s=time.time())
 
+    def judged(self, stage: str, gate: Mapping[str, Any], checkpoint: str) -> None:
+        """What a stage ended with: the verdict on it, and the digest of what was registered."""
+        self.registry.record_phase(
+            self.session, stage, state="completed", gate=dict(gate), checkpoint=checkpoint, ended_s=time.time()
+        )
+
     def tell(self, stage: str, **fields: Any) -> None:
         """Passes figures of a stage on."""
         self.bus.tell("progress", stage, **fields)
@@ -47,7 +53,7 @@ class RunStages:
 
 @contextmanager
 def shown_as_session(
-    home: str | os.PathLike[str] | None, session: str, name: str, steps: Mapping[str, int]
+    home: str | os.PathLike[str] | None, session: str, name: str, steps: Mapping[str, int], seed: int
 ) -> Iterator[RunStages]:
     """A session while the block runs; the same name continues it. `steps` has the stages in order, and their length."""
     registry = Registry(home)
@@ -56,7 +62,7 @@ def shown_as_session(
         stage: {"phase": stage, "after": [earlier] if earlier else [], "config": {"steps": count}}
         for earlier, (stage, count) in zip(before, steps.items(), strict=False)
     }
-    registry.start_session(session, {"name": name, "phases": phases})
+    registry.start_session(session, {"name": name, "seed": seed, "parallel": 1, "phases": phases})
     try:
         yield RunStages(registry, session)
     except BaseException as error:

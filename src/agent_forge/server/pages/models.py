@@ -51,7 +51,7 @@ def entry_line(entry: Any) -> dict[str, Any]:
     """A checkpoint with its card."""
     return {
         "digest": entry.digest,
-        "name": f"{entry.phase}-{entry.digest[:12]}",
+        "name": entry.name,
         "phase": entry.phase,
         "path": str(entry.path),
         "parameters": entry.parameters,
