@@ -15,22 +15,17 @@ from typing import Any
 
 from agent_forge.agents.profiles import AgentProfile, roster
 from agent_forge.learning.agents import AgentReport, train_agent
-from agent_forge.learning.exercises import Examinee, evaluate_agents, family_of
-from agent_forge.tasks import LEVELS
+from agent_forge.learning.exercises import Examinee, collect_exercises
 from agent_forge.traces import Recorder, Store
+from agent_forge.traces.collect import Target
 
 
 def collect(home: Path, profile: AgentProfile, count: int) -> int:
     """Scored traces in the home folder's store: of each training exercise one with the reference solver's answer, and
-    one with the right answer to another exercise."""
-    tasks = family_of(profile)
-    levels = list(LEVELS.values())
-    work = [(profile, tasks.make(seed, levels[seed % len(levels)])) for seed in range(count // 2)]
+    one with the right answer to another exercise. `agent-forge traces collect --agents support` does the same."""
     with Store.open(home) as store, Recorder(store) as recorder:
-        for model in ("reference", "random"):
-            evaluate_agents(work, Examinee(model), recorder)
-        recorder.flush()
-        return sum(1 for _ in store.each_trace())
+        models = [Examinee("reference"), Examinee("random")]
+        return collect_exercises([profile], models, Target(count), recorder).traces
 
 
 def write_up(reports: dict[str, AgentReport], traces: int, settings: dict[str, Any]) -> str:

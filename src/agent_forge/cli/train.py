@@ -123,7 +123,8 @@ def _show_stages(reports: dict[str, dict[str, Any]]) -> None:
     for name, report in reports.items():
         gate, policy = report["gate"], report["policy"]["name"]
         gain = f"{gate['after'] - gate['before']:+.3f} ± {gate['stderr'] or 0:.3f} over its base: {gate['verdict']}"
-        echo(f"{policy} ({gain}) is in {report['out']}. Use it with --model {policy}.")
+        use = f" Use it with --model {policy}." if report["accepted"] else ""
+        echo(f"{policy} ({gain}) is in {report['out']}.{use}")
         if report["stopped"]:
             echo(f"{name}: reinforcement stopped early: {report['stopped']}", err=True)
 

@@ -188,6 +188,8 @@ class AgentRun:
     def carry_out(self) -> None:
         """All stages; those that an interrupted run has finished are not done again."""
         config = self.config
+        if config.algorithm in ("sft", "dpo") and config.iterations:
+            self.attempts = self.read_traces()  # first: it may be refused
         self.judge("before")
         if config.warmup_steps:
             with self.shown.stage("warmup"):
@@ -195,7 +197,7 @@ class AgentRun:
         self.judge("warmup")
         if config.iterations:
             with self.shown.stage(config.algorithm):
-                self.reinforce() if config.algorithm in ("grpo", "ppo") else self.learn_traces()
+                self.reinforce() if self.attempts is None else self.learn_traces(self.attempts)
         self.judge("after")
         if config.control and config.iterations and "control" not in self.stages:
             learnt = {name: weight.clone() for name, weight in ck.weights_of(self.model).items()}
@@ -286,15 +288,22 @@ class AgentRun:
             progress=None,
         )
 
-    def learn_traces(self) -> None:
-        """SFT on the right attempts in the traces, or DPO on right against wrong ones. Raises DataError."""
+    def read_traces(self) -> Attempts:
+        """What the traces have to learn from. Raises DataError if that is nothing."""
+        attempts = attempts_of(records_of(str(self.config.traces)), self.practice, self.held_out)
+        if not (attempts.right if self.config.algorithm == "sft" else attempts.pairs()):
+            both = "" if self.config.algorithm == "sft" else " and wrong ones at the same exercises"
+            raise DataError(
+                f"the traces have no right attempts{both} ({attempts.counts()})", where=str(self.config.traces),
+                fix=f"Collect some: agent-forge traces collect --agents {self.profile.name} --model reference,random",
+            )  # fmt: skip
+        return attempts
+
+    def learn_traces(self, attempts: Attempts) -> None:
+        """SFT on the right attempts in the traces, or DPO on right against wrong ones."""
         config, practice = self.config, self.practice
-        self.attempts = attempts_of(records_of(str(config.traces)), practice, self.held_out)
-        right, pairs = self.attempts.right, self.attempts.pairs()
+        right, pairs = attempts.right, attempts.pairs()
         rows = right if config.algorithm == "sft" else pairs
-        if not rows:
-            what = "right attempts" if config.algorithm == "sft" else "right and wrong attempts at the same exercise"
-            raise DataError(f"the traces have no {what} ({self.attempts.counts()})", where=str(config.traces))
         steps = min(config.iterations, math.ceil(config.epochs * len(rows) / config.batch_size))
         learnt = self.record(config.algorithm, steps)
         if config.algorithm == "sft":

@@ -334,14 +334,21 @@ def collect_exercises(
 ) -> Collection:
     """Collects scored traces of agents on training exercises, none of them held out.
 
-    Agents take turns, and for each agent the models do: with `reference` and `random`, which answer right and wrong,
-    the traces are balanced by agent and by outcome. A collection that was stopped goes on.
+    Agents take turns, and for each agent the models do, on the same exercises: with `reference` and `random`, which
+    answer right and wrong, the traces are balanced by agent and by outcome, and can be compared in pairs. A collection
+    that was stopped goes on.
     """
 
     async def go() -> Collection:
         async with loaded_all(examinees, concurrency) as ready:
             scenarios = [
-                Scenario(f"{profile.name}/{examinee.name}", profile.name, _fresh(examinee, profile), profile.name)
+                Scenario(
+                    f"{profile.name}/{examinee.name}",
+                    profile.name,
+                    _fresh(examinee, profile),
+                    profile.name,
+                    seeds=profile.name,
+                )
                 for profile in profiles
                 for examinee in ready
             ]

@@ -61,6 +61,7 @@ class Scenario:
     agent: str
     run: Run
     category: str | None = None
+    seeds: str | None = None  # scenarios with the same word here get the same seeds: attempts at the same thing
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class _Runner:
         self._count(scenario, reward, failed)
 
     async def _run(self, scenario: Scenario, number: int) -> tuple[float | None, list[dict[str, Any]]]:
-        seed = seed_of(self.seed, self.name, scenario.name, number)
+        seed = seed_of(self.seed, self.name, scenario.seeds or scenario.name, number)
         if inspect.iscoroutinefunction(scenario.run):
             verdict: Any = await scenario.run(self.recorder, seed)
         else:  # to_thread takes the context along, and with it the current span
