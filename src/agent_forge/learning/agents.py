@@ -265,6 +265,7 @@ class AgentRun:
         validation = self.practice.validation(max(8, self.config.judged))
 
         def evaluate(_: nn.Module) -> HeldOutScore:
+            self.tell(stage="judge: whether to go on")
             return HeldOutScore.of([reward for reward, _ in self.rewards(validation)])
 
         if self.config.turns == 1:
