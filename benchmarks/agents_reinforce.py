@@ -175,7 +175,7 @@ class Pilot:
         pairs = encode(agent, str(bench.folder), seed, 0, 60)
         self.limit = min(bench.options.most, max(len(answer) for _, answer in pairs) + 8)
         prompt, answer = (sum(map(len, column)) / len(pairs) for column in zip(*pairs, strict=True))
-        self.say(f"prompts of {prompt:.0f} tokens, answers of {answer:.0f}, at most {self.limit}")
+        self.say(f"prompts of {prompt:.0f} tokens, answers of {answer:.0f}, sampled up to {self.limit}")
         self.spent: dict[str, float] = {}
         self.stages: dict[str, list[tuple[float, bool]]] = {}
 
@@ -187,14 +187,17 @@ class Pilot:
         self.spent[name] = self.spent.get(name, 0.0) + spent
         self.say(f"{name} {spent:.1f} s")
 
-    def judge(self, stage: str, limit: int | None = None, count: int | None = None) -> list[tuple[float, bool]]:
+    def judge(self, stage: str, count: int | None = None) -> list[tuple[float, bool]]:
+        """What the policy earns on the held-out exercises. Every stage has the same room for its answers: the base
+        writes longer ones than the references are, and would earn nothing if these were cut off."""
         from agent_forge.learning.attempts import write_answers
         from agent_forge.learning.practice import score_of
 
         start = time.perf_counter()
         _, answers = write_answers(
-            self.policy, self.practice, self.exercises[:count], max_tokens=limit or self.limit, constraint=self.grammar
-        )
+            self.policy, self.practice, self.exercises[:count], max_tokens=self.bench.options.most,
+            constraint=self.grammar,
+        )  # fmt: skip
         self.stages[stage] = self.judges(answers)
         self.timed("judge", start)
         if self.bench.options.answers is not None:
@@ -427,8 +430,7 @@ class Bench:
     def before(self, pilot: Pilot) -> list[tuple[float, bool]]:
         """The base's rewards: the adapter changes nothing yet. They are the same for every seed."""
         if pilot.agent not in self.known:
-            limit = min(pilot.limit, self.options.before_tokens)
-            self.known[pilot.agent] = pilot.judge("before", limit, self.options.judged_before)
+            self.known[pilot.agent] = pilot.judge("before", self.options.judged_before)
         return self.known[pilot.agent]
 
     def drop_adapter(self) -> None:
@@ -518,8 +520,7 @@ NUMBERS = {  # option: (default, help)
     "total-seconds": (540.0, "no agent is begun that would end later"),
     "judged": (256, "held-out exercises per stage"),
     "judged-before": (128, "of them for the base, whose answers are the longest"),
-    "before-tokens": (256, "longest answer of the base"),
-    "most": (512, "longest answer"),
+    "most": (512, "longest answer, in tokens"),
     "train-tokens": (256, "longest answer in reinforcement"),
     "rows": (512, "answers per iteration of reinforcement"),
     "group": (8, "answers per exercise"),
@@ -539,7 +540,7 @@ NUMBERS = {  # option: (default, help)
 }
 QUICK = {
     "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 2, "steps": 2, "per_step": 4,
-    "length": 4096, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": "0",
+    "length": 4096, "processes": 1, "most": 24, "rank": 4, "seeds": "0",
 }  # fmt: skip
 
 
