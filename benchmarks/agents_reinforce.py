@@ -260,7 +260,7 @@ class Pilot:
         options = self.bench.options
         chosen = {
             "iterations": options.iterations, "prompts": options.rows // options.group, "copies": options.group,
-            "max_tokens": min(self.limit, options.train_tokens), "learning_rate": options.reinforce_rate,
+            "max_tokens": self.limit, "learning_rate": options.reinforce_rate,
             "temperature": options.temperature, "decay": options.reinforce_decay, "minibatches": options.updates,
             "micro_rows": options.micro_rows,
             "evaluate_every": 0, "patience": 0, "kl_every": 10_000, "kl_limit": 1e9, "resample": 0, "seed": self.seed,
@@ -305,9 +305,13 @@ class Pilot:
         }  # fmt: skip
 
     def carry_out(self) -> dict[str, Any]:
-        """Every stage of the agent; returns its line of the output."""
+        """Every stage of the agent, without a warm-up the base alone; returns its line of the output."""
+        from agent_forge.learning.practice import score_of
+
         bench = self.bench
         self.stages["before"] = bench.before(self)
+        if not bench.options.steps:
+            return {"agent": self.agent, "seed": self.seed, "before": asdict(score_of(self.stages["before"]))}
         references, warm = self.warm_up()
         learnt = self.reinforce(*self.settings())
         self.judge("after")
@@ -458,6 +462,14 @@ def keep(options: argparse.Namespace, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
     names = ("before", "warmup", "after", "control", "again")
     shown = [f"{name} {line[name]['mean']:.3f}" for name in names if name in line]
+    if "gains" not in line:
+        print(
+            f"{line['agent']} {line['seed']}: {shown[0]} ± {line['before']['stderr']:.3f}",
+            line["wall_s"],
+            "s",
+            flush=True,
+        )
+        return
     error = line["gains"]["learning"]["stderr"] or 0.0
     shown.append(f"gain {line['gains']['learning']['mean']:+.3f} ± {error:.3f}")
     learnt = line["reinforcement"]
@@ -521,13 +533,12 @@ NUMBERS = {  # option: (default, help)
     "judged": (256, "held-out exercises per stage"),
     "judged-before": (128, "of them for the base, whose answers are the longest"),
     "most": (512, "longest answer, in tokens"),
-    "train-tokens": (256, "longest answer in reinforcement"),
     "rows": (512, "answers per iteration of reinforcement"),
     "group": (8, "answers per exercise"),
     "updates": (2, "optimiser steps per iteration"),
     "micro-rows": (64, "rows at once"),
     "iterations": (16, "iterations of reinforcement, unless the time is up before"),
-    "steps": (32, "supervised steps of the warm-up"),
+    "steps": (32, "supervised steps of the warm-up; 0: the base is judged, and nothing else done"),
     "per-step": (96, "exercises per supervised step"),
     "references": (0, "different reference answers for the warm-up; 0: new ones in every step"),
     "length": (2048, "tokens per supervised row"),

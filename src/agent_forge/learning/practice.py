@@ -89,8 +89,8 @@ class Practice:
         return chat_prompt(self.tokenizer, self.messages(exercise), ())
 
     def solution(self, exercise: Exercise) -> str:
-        """The reference solver's answer as a model would write it. Raises UsageError without a solver."""
-        answer = self.tasks.solve(exercise.expected)
+        """The reference solver's answer as a model should write it. Raises UsageError without a solver."""
+        answer = self.tasks.demonstrate(exercise.expected)
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
     def encoded(self, text: str) -> list[int]:

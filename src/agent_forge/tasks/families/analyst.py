@@ -10,6 +10,7 @@ from typing import Any
 from agent_forge.tasks.answers import number
 from agent_forge.tasks.calls import loose
 from agent_forge.tasks.family import Draft, Verdict, task_family
+from agent_forge.tasks.working import LONGEST, WORKING, product, quotient
 
 _REGIONS = ("north", "south", "east", "west", "centre")
 _PRODUCTS = ("lamp", "chair", "desk", "shelf", "rug", "clock", "vase", "mirror")
@@ -17,7 +18,10 @@ _SUPPLIERS = ("Brook", "Hale", "Marsh")
 _HALF_CENT = Decimal("0.005")
 SCHEMA = {
     "type": "object",
-    "properties": {"answers": {"type": "array", "items": {"type": ["number", "string"]}, "maxItems": 8}},
+    "properties": {
+        "working": WORKING,
+        "answers": {"type": "array", "items": {"type": ["number", "string"]}, "maxItems": 8},
+    },
     "required": ["answers"],
     "additionalProperties": False,
 }
@@ -69,18 +73,23 @@ def joined(tables: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def compute(rows: Sequence[Row], question: Mapping[str, Any]) -> str | Decimal:
     """The answer to a question. Raises ValueError where there is none, or more than one."""
-    rows = [row for row in rows if all(_holds(row, *condition) for condition in question["where"])]
-    column = question["column"]
+    groups, column = _groups(rows, question), question["column"]
     if question["by"] is None:
-        return _measured(rows, question["measure"], column)
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row[question["by"]], []).append(row)
+        return _measured(groups.get("", ()), question["measure"], column)
     totals = {name: _measured(group, question["measure"], column) for name, group in groups.items()}
     best = [name for name, total in totals.items() if total == max(totals.values())]
     if len(totals) < 2 or len(best) != 1:
         raise ValueError("no group is larger than the others")
     return best[0]
+
+
+def _groups(rows: Sequence[Row], question: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """The rows that a question is about, by the group that they belong to."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if all(_holds(row, *condition) for condition in question["where"]):
+            groups.setdefault(row[question["by"]] if question["by"] else "", []).append(row)
+    return groups
 
 
 def _holds(row: Row, column: str, comparison: str, value: Any) -> bool:
@@ -100,7 +109,43 @@ def _measured(rows: Sequence[Row], measure: str, column: str) -> Decimal:
     return Decimal(sum(values) if measure == "sum" else max(values) if measure == "max" else min(values))
 
 
-@task_family("analyst", check=check, solve=solve, schema=SCHEMA)
+def work(expected: Mapping[str, Any]) -> str:
+    """The rows that count for each question, with the result so far; as many questions as there is room for.
+
+    Such as `1: 101:5,104:7=12. 2: …`: order 101 has 5 units, order 104 has 7, which makes 12. A condition on suppliers
+    begins with their products.
+    """
+    rows, texts = joined(expected["tables"]), list[str]()
+    for place, question in enumerate(expected["questions"], 1):
+        groups = _groups(rows, question)
+        named = [value for column, _, value in question["where"] if column == "supplier"]
+        named += groups if question["by"] == "supplier" else []
+        pairs = expected["tables"]["products"]["rows"] if named else []
+        parts = [f"{name}={'+'.join(product for product, own in pairs if own == name)}" for name in named]
+        parts += [f"{name} {_running(group, question)}".strip() for name, group in groups.items()] or ["none"]
+        text = f"{place}: {'; '.join(parts)}"
+        if len(". ".join([*texts, text])) <= LONGEST:
+            texts.append(text)
+    return ". ".join(texts)
+
+
+def _running(rows: Sequence[Row], question: Mapping[str, Any]) -> str:
+    measure, column = question["measure"], question["column"]
+    total = "sum" if measure == "mean" else measure
+    steps = []
+    for place, row in enumerate(rows, 1):
+        shown = product(row["units"], row["price"]) if column == "revenue" else row[column]
+        so_far = f"={_measured(rows[:place], total, column)}"
+        if measure == "count":
+            steps.append(f"{row['order']}{so_far}")
+        else:  # a first number is the result so far
+            steps.append(f"{row['order']}:{shown}" + (so_far if place > 1 or measure == "distinct" else ""))
+    if measure == "mean":
+        steps.append(quotient(int(_measured(rows, total, column)), len(rows), 3))  # the third digit rounds
+    return ",".join(steps)
+
+
+@task_family("analyst", check=check, solve=solve, schema=SCHEMA, work=work)
 def analyst(rng: random.Random, level: float) -> Draft:
     """More rows, columns, questions and conditions as the level rises; then groups, products, and a second table."""
     columns = ["order", "region", *(["product"] if level > 0.3 else []), "units", *(["price"] if level > 0.5 else [])]
