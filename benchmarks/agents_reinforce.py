@@ -21,7 +21,7 @@ line of the output is one agent and seed; those that are there are not repeated,
 
 `--set` changes settings of reinforcement (`rate`, `updates`, `by_parts`, or any field of ReinforceSettings). `--try
 NAME:SETTING=VALUE,...` runs it with each of several from the same warm weights: one line per try. The tries `control`
-and `again` make as many supervised steps instead.
+and `again`, or `control-SOMETHING`, make as many supervised steps instead, at the `rate` of the try if it has one.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Pilot:
         self.timed("encode", start)
         return References(packed, count)
 
-    def supervise(self, name: str, references: References, seed: int, steps: int) -> None:
+    def supervise(self, name: str, references: References, seed: int, steps: int, rate: float | None = None) -> None:
         """Steps on `--per-step` references each, in as many passes as that takes."""
         from agent_forge.forge.training.settings import first_updates
         from agent_forge.learning.supervised import learn_sheets
@@ -229,7 +229,7 @@ class Pilot:
         epochs = steps * options.per_step / references.exercises
         rows = max(1, math.ceil(epochs * len(sheets) / steps))
         result = learn_sheets(
-            self.bench.model, sheets, steps, options.rate, epochs=epochs, seed=seed,
+            self.bench.model, sheets, steps, rate or options.rate, epochs=epochs, seed=seed,
             training={
                 "log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape),
                 "warmup": max(1, steps // 20) if name == "warmup" else first_updates(steps),
@@ -272,7 +272,7 @@ class Pilot:
 
     def reinforce(self, settings: Any, by_parts: bool) -> dict[str, Any]:
         from agent_forge.forge.training.reinforce import learn_policy
-        from agent_forge.learning.attempts import AnswerCollector
+        from agent_forge.learning.attempts import AnswerCollector, reference_of
 
         collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings, by_parts=by_parts)
         seconds = self.bench.options.learn_seconds
@@ -291,9 +291,13 @@ class Pilot:
             if "reward" in record:
                 rewards.append(round(record["reward"], 4))
                 parts = ", ".join(f"{name} {spent:.2f} s" for name, spent in record["seconds"].items())
-                self.say(f"iteration {record['iteration']}: reward {rewards[-1]:.4f}, {parts}")
+                sure = record.get("sampled_log_prob", math.nan)  # per token, of those that are learnt from
+                self.say(f"iteration {record['iteration']}: reward {rewards[-1]:.4f}, log-prob {sure:.4f}, {parts}")
 
-        result = learn_policy(self.bench.model, collect, settings, on_record=note, progress=None)
+        start_policy = reference_of(self.bench.model) if settings.kl else None
+        result = learn_policy(
+            self.bench.model, collect, settings, reference=start_policy, on_record=note, progress=None
+        )
         self.timed("reinforce", start)
         late = "time is up" if len(rewards) < settings.iterations else None
         tokens, generated = collector.sampled, result.seconds.get("generate", 0.0)
@@ -330,7 +334,7 @@ class Pilot:
         # without --references the warm-up had new ones in every step, as the control has
         for name in ("control", "again") if self.bench.options.references else ("control",):
             restore_weights(self.bench.model, warm)
-            self.supervise(name, *self.material(name, steps, references), steps)
+            self.supervise(name, *self.material(name, steps, references), steps, self.bench.options.control_rate)
             self.judge(name)
 
     def material(self, name: str, steps: int, references: References) -> tuple[References, int]:
@@ -369,9 +373,11 @@ class Pilot:
         for name, changes, (settings, by_parts) in chosen:
             start = time.perf_counter()
             restore_weights(self.bench.model, warm)
-            if name in ("control", "again"):
+            kind = name.partition("-")[0]
+            if kind in ("control", "again"):
                 steps = settings.iterations * settings.updates
-                self.supervise(name, *self.material(name, steps, references), steps)
+                rate = float(changes.get("learning_rate", self.bench.options.control_rate))
+                self.supervise(kind, *self.material(kind, steps, references), steps, rate)
                 learnt = {"iterations": 0, "planned": 0, "updates": steps, "rewards": []}
             else:
                 learnt = self.reinforce(settings, by_parts)
@@ -543,6 +549,7 @@ NUMBERS = {  # option: (default, help)
     "references": (0, "different reference answers for the warm-up; 0: new ones in every step"),
     "length": (2048, "tokens per supervised row"),
     "rate": (1e-3, "learning rate of the supervised steps"),
+    "control-rate": (1e-3, "learning rate of the controls"),
     "reinforce-rate": (2e-4, "learning rate of reinforcement"),
     "temperature": (0.5, "at which reinforcement samples; judged is greedily"),
     "reinforce-decay": (0.5, "share of its updates over which that falls to zero"),

@@ -40,6 +40,13 @@ def test_every_part_spans_its_own_text(value: Any, indent: int | None, ascii_onl
         assert text[part.start : part.end].strip() == text[part.start : part.end]
 
 
+def test_what_was_computed_in_a_working_is_one_part() -> None:
+    text = '{"answers": [{"working": "2+3=5", "answer": 5}, 7, {"answer": [1]}]}'
+    steps = [(), (0,), (1,), (2,), (2, "answer"), (2, "answer", 0)]
+    assert [part.path for part in json_parts(text)][1:] == [("answers", *step) for step in steps]
+    assert [part.path for part in json_parts('{"answer": 5, "working": ""}')] == [()]
+
+
 DEEP, LONG = "[" * 60 + "]" * 60, str([1] * 300)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sqlite3
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 import pytest
 from tasks_checking import exercises, missed
 
 from agent_forge.tasks import Exercise, family
+from agent_forge.tasks.working import product
 
 
 def database_of(exercise: Exercise) -> tuple[sqlite3.Connection, str]:
@@ -53,37 +54,54 @@ def test_the_answers_are_those_of_sql() -> None:
         assert exercise.check({"answers": by_sql(exercise)}).correct, exercise.prompt
 
 
-def test_a_demonstration_works_with_the_rows_that_count_and_ends_at_the_answers() -> None:
-    tasks = family("analyst")
+def test_a_worked_answer_goes_through_all_rows_and_ends_at_the_answer() -> None:
     worked = asked = 0
     for exercise in exercises("analyst", 120):
-        demonstration = tasks.demonstrate(exercise.expected)
+        demonstration = family("analyst").demonstrate(exercise.expected)
         assert exercise.check(demonstration).correct, exercise.prompt
         database, source = database_of(exercise)
-        questions, answers = exercise.expected["questions"], by_sql(exercise)
-        asked += len(questions)
-        for text in demonstration["working"].split(". "):
+        numbers = [f"{row[0] - 100:02}" for row in exercise.expected["tables"]["orders"]["rows"]]
+        asked += len(demonstration["answers"])
+        triples = zip(demonstration["answers"], exercise.expected["questions"], by_sql(exercise), strict=True)
+        for given, question, answer in triples:
+            if not isinstance(given, dict):
+                continue
             worked += 1
-            place, _, lines = text.partition(": ")
-            question, answer = questions[int(place) - 1], answers[int(place) - 1]
+            lines, _, end = given["working"].partition("; ")
+            steps = {line[:2]: line[2:] for line in lines.split(",")}
+            assert list(steps) == numbers
             where, values = condition(question)
             counted = database.execute(f"select `order` from {source} where {where}", values).fetchall()
-            assert {(int(order),) for order in re.findall(r"(?:^|[ ,])(1\d\d)[:=]", lines)} == set(counted), text
-            end = ended(lines, question)
-            assert end == answer if question["by"] else 0 <= Decimal(answer) - end < Decimal("0.001"), text
-    assert worked > 0.85 * asked
+            assert {f"{order - 100:02}" for (order,) in counted} == {row for row, step in steps.items() if "=" in step}
+            assert all(("=" in step) != step.endswith("-") for step in steps.values())
+            results = [step.rpartition("=")[2] for step in steps.values() if "=" in step]
+            if question["by"]:
+                totals = {name: int(total) for name, _, total in (pair.partition("=") for pair in end.split(","))}
+                assert max(totals, key=lambda name: totals[name]) == answer
+            elif question["measure"] == "mean":
+                digits = re.sub(r"r\d+,?", "", end.rpartition("=")[2])
+                assert end.startswith(f"{results[-1]}/{len(results)}=")
+                assert 0 <= int(results[-1]) / len(results) - float(digits) < 0.001
+            else:
+                assert [answer] == ([int(results[-1])] if results else [0])
+    assert worked > 0.7 * asked
 
 
-def ended(lines: str, question: Mapping[str, Any]) -> str | Decimal:
-    """What a working comes to: the group with the largest total, the digits of a division, or the last number."""
-    parts = [part for part in lines.split("; ") if not re.match(r"[A-Z][a-z]+=", part)]  # a supplier's products
-    if question["by"]:
-        totals = {name: ended(steps, {"by": None, "measure": "sum"}) for name, steps in map(str.split, parts)}
-        return max(totals, key=lambda name: totals[name])
-    steps = parts[0]
-    if question["measure"] == "mean":
-        return Decimal(re.sub(r"r\d+,?", "", steps.rpartition("=")[2]))
-    return Decimal(0) if steps == "none" else Decimal(re.split("[:=]", steps)[-1])
+def test_products_are_right_in_parts_too() -> None:
+    for units, price in itertools.product(range(1, 70), range(2, 40)):
+        sums = product(units, price).split("=")
+        assert {sum(map(int, part.split("+"))) for part in sums[1:]} == {units * price}
+        assert sums[0] == f"{units}*{price}"
+
+
+def test_a_working_does_not_count() -> None:
+    for working in ("", "5+6+7+9=27", "1=2"):
+        answers = [{"working": working, "answer": 6.75}, {"answer": "south"}]
+        assert family("analyst").check({"answers": answers}, example()).correct
+        assert (
+            family("analyst").check({"answers": [{"working": working, "answer": 6.7}, "south"]}, example()).score == 0.5
+        )
+    assert not family("analyst").check({"answers": [{"working": "6.75"}, "south"]}, example()).readable
 
 
 def example() -> dict[str, Any]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
 from typing import Any
 
 import pytest
-from tasks_checking import exercises
 
 from agent_forge.tasks import family
 
@@ -75,22 +72,3 @@ def test_json_in_a_sentence_or_a_fence_is_read() -> None:
     answer = '{"outstanding": "-43.29", "unmatched_payments": ["P2", "P3"], "total": 1356.71}'
     for text in (answer, f"```json\n{answer}\n```", f"The result is {answer}.", f"Sure:\n```\n{answer}\n```\nDone."):
         assert family("finance").check(text, INVOICE).correct
-
-
-def test_a_demonstration_calculates_step_by_step_and_ends_at_the_amounts() -> None:
-    tasks = family("finance")
-    assert tasks.demonstrate(INVOICE)["working"] == (
-        "33.35*3=100.05,1100.05*1=1100.05=1200.10; 1200.10*5=6000.50:60.01=1140.09; "
-        "1140.09*19=11400.90+10260.81=21661.71:216.62=1356.71; P1:1400.00=-43.29"
-    )
-    for exercise in exercises("finance", 120):
-        answer = tasks.demonstrate(exercise.expected)
-        assert exercise.check(answer).correct, exercise.prompt
-        products = re.findall(r"([\d.]+)\*(\d+)=(?:([\d.]+)\+([\d.]+)=)?([\d.]+)", answer["working"])
-        for price, times, tens, ones, product in products:
-            assert Decimal(price) * int(times) == Decimal(product)
-            assert not tens or Decimal(tens) + Decimal(ones) == Decimal(product)
-        ends = [part.rpartition("=")[2] for part in answer["working"].split("; ")]
-        paid = sum(part.startswith("P") for part in answer["working"].split("; "))
-        assert Decimal(ends[-1]) == Decimal(answer["outstanding"])
-        assert Decimal(ends[-1 - paid]) == Decimal(answer["total"])

@@ -54,7 +54,6 @@ from agent_forge.learning.attempts import (
     reference_of,
     write_answers,
 )
-from agent_forge.learning.exercises import family_of, rules_of
 from agent_forge.learning.practice import Judged, Judges, Practice, gains, judging, paired, score_of
 from agent_forge.learning.preferences import PreferenceLoss, pack_preferences, reference_margins
 from agent_forge.learning.recorded import Attempts, attempts_of, records_of
@@ -146,11 +145,7 @@ def trained_profile(agent: str | AgentProfile, config: AgentTraining) -> AgentPr
     if isinstance(agent, str):
         known = roster("genesis")
         agent = known[agent] if agent in known else _chosen(agent)
-    profile = agent if config.task_type == "auto" else replace(agent, family=config.task_type)
-    if config.by_parts and family_of(profile).work is not None:
-        what = f"{profile.name} computes in its working what it answers, so that no part earns anything by itself"
-        raise UsageError(what, where="train", fix="Leave out --by-parts")
-    return profile
+    return agent if config.task_type == "auto" else replace(agent, family=config.task_type)
 
 
 def _chosen(name: str) -> AgentProfile:
@@ -358,6 +353,7 @@ class AgentRun:
     def write(self, out: Path, home: str | os.PathLike[str] | None) -> AgentReport:
         """Writes the policy and its report into `out`, and registers it."""
         from agent_forge.forge.policies import register_policy
+        from agent_forge.learning.exercises import rules_of
 
         making = self.place / "policy"
         shutil.rmtree(making, ignore_errors=True)

@@ -13,6 +13,7 @@ What a part changes in the parts that are written after it is not seen: the cred
 depend on each other, as those to several questions. Where the first field decides what the others must be, one number
 per answer learns faster (docs/results/reinforcement.md). Lists of different lengths are compared as wholes: their third
 items need not be about the same thing, and of two lists that differ in several places each change alone earns nothing.
+An object with a `working` is one part: what else it says was computed there, where nobody judges.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class PartCredit(NamedTuple):
 
 def json_parts(text: str) -> list[JsonPart]:
     """Every value in a JSON text, an outer one before those inside; none where the text is not JSON, or has too many.
+    What is inside an object with a `working` belongs to that.
 
     >>> [(part.path, '{"a": [1, "b"]}'[part.start : part.end]) for part in json_parts('{"a": [1, "b"]}')]
     [((), '{"a": [1, "b"]}'), (('a',), '[1, "b"]'), (('a', 0), '1'), (('a', 1), '"b"')]
@@ -74,17 +76,20 @@ def _read(text: str, at: int, path: Path, parts: list[JsonPart]) -> int:
     parts.append(JsonPart(path, start, start))
     opening = text[at]
     if opening in "{[":
-        at, number = _next(text, at + 1), 0
+        at, number, is_worked = _next(text, at + 1), 0, False
         while text[at] not in "}]":
             step: str | int = number
             if opening == "{":
                 step, at = _DECODER.raw_decode(text, at)
                 at = _next(text, _next(text, at) + 1)  # behind the colon
+                is_worked |= step == "working"
             at = _next(text, _read(text, at, (*path, step), parts))
             number += 1
             if text[at] == ",":
                 at = _next(text, at + 1)
         at += 1
+        if is_worked:
+            del parts[place + 1 :]
     else:
         _, at = _DECODER.raw_decode(text, at)
     parts[place] = JsonPart(path, start, at)
@@ -102,7 +107,7 @@ def part_credits(
     texts: Sequence[str],
     rewards: Sequence[float],
     earn: Callable[[Sequence[tuple[int, str]]], Sequence[float]],
-    most: int = 4,
+    most: int = 8,
 ) -> list[list[PartCredit]]:
     """The credits of the parts of each answer to one exercise, outer parts first; none for a text that is not JSON.
 

@@ -91,10 +91,7 @@ Solver = Callable[[Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Family:
-    """Tasks of one kind. `schema` is the JSON Schema of their answers; without one an answer is text.
-
-    `work` says what to write down on the way to an answer, for a schema with the field `working`.
-    """
+    """Tasks of one kind. `schema` is the JSON Schema of their answers; without one an answer is text."""
 
     name: str
     draw: Generator
@@ -102,7 +99,7 @@ class Family:
     solver: Solver | None = None
     schema: Mapping[str, Any] | None = None
     version: int = 1  # to be raised when the same seed gives another exercise
-    work: Callable[[Mapping[str, Any]], str] | None = None
+    worked: Solver | None = None
 
     def make(self, seed: int, level: float | str = 0.5, *, held_out: bool = False) -> Exercise:
         """The exercise of a seed and a level: 0 is easiest, 1 hardest, or a name of `LEVELS`.
@@ -131,9 +128,8 @@ class Family:
         return self.solver(expected)
 
     def demonstrate(self, expected: Mapping[str, Any]) -> Any:
-        """A right answer to learn from: where answers are computed, with the working. Raises UsageError."""
-        answer = self.solve(expected)
-        return answer if self.work is None else {"working": self.work(expected), **answer}
+        """A right answer to learn from: where answers are computed, with how. Raises UsageError without a solver."""
+        return self.solve(expected) if self.worked is None else self.worked(expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +175,15 @@ def task_family(
     solve: Solver | None = None,
     schema: Mapping[str, Any] | None = None,
     version: int = 1,
-    work: Callable[[Mapping[str, Any]], str] | None = None,
+    worked: Solver | None = None,
 ) -> Callable[[Generator], Family]:
-    """Makes a family of a generator, known by its name from then on."""
+    """Makes a family of a generator, known by its name from then on.
+
+    `solve` gives a right answer, `worked` one with the working that leads to it, for models to learn from.
+    """
 
     def decorate(draw: Generator) -> Family:
-        _own[name] = Family(name, draw, check, solve, schema, version, work)
+        _own[name] = Family(name, draw, check, solve, schema, version, worked)
         return _own[name]
 
     return decorate

@@ -1,22 +1,13 @@
-"""Arithmetic as it is written down before an answer: who states a sum at once, guesses it.
-
-A family whose answers must be computed lets them begin with a `working`, which nobody judges. Models learn to write it
-from the family's `work`, and a small one computes what it could not otherwise (docs/results/reinforcement.md).
-"""
+"""Arithmetic as it is written down: a small model that states a sum or a mean at once guesses it."""
 
 from __future__ import annotations
 
-from decimal import Decimal
 
-LONGEST = 450  # characters; a digit is a token in many models, and an answer has 512 by default
-WORKING = {"type": "string", "maxLength": LONGEST}
-
-
-def product(value: int | Decimal, times: int) -> str:
+def product(value: int, times: int) -> str:
     """A product, that by a number of several digits in parts.
 
-    >>> product(17, 4), product(47, 23), product(Decimal("33.50"), 20)
-    ('17*4=68', '47*23=940+141=1081', '33.50*20=670.00')
+    >>> product(17, 4), product(47, 23), product(33, 20)
+    ('17*4=68', '47*23=940+141=1081', '33*20=660')
     """
     ones = times % 10
     parts = f"{value * (times - ones)}+{value * ones}=" if times > 10 and ones else ""

@@ -10,18 +10,23 @@ from typing import Any
 from agent_forge.tasks.answers import number
 from agent_forge.tasks.calls import loose
 from agent_forge.tasks.family import Draft, Verdict, task_family
-from agent_forge.tasks.working import LONGEST, WORKING, product, quotient
+from agent_forge.tasks.working import product, quotient
 
 _REGIONS = ("north", "south", "east", "west", "centre")
 _PRODUCTS = ("lamp", "chair", "desk", "shelf", "rug", "clock", "vase", "mirror")
 _SUPPLIERS = ("Brook", "Hale", "Marsh")
 _HALF_CENT = Decimal("0.005")
+_LONGEST = 470  # characters of all workings; a digit is a token in many models, and an answer has 512 by default
+_VALUE = {"type": ["number", "string"]}
+_WORKED = {
+    "type": "object",
+    "properties": {"working": {"type": "string", "maxLength": _LONGEST}, "answer": _VALUE},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
 SCHEMA = {
     "type": "object",
-    "properties": {
-        "working": WORKING,
-        "answers": {"type": "array", "items": {"type": ["number", "string"]}, "maxItems": 8},
-    },
+    "properties": {"answers": {"type": "array", "items": {"anyOf": [_VALUE, _WORKED]}, "maxItems": 8}},
     "required": ["answers"],
     "additionalProperties": False,
 }
@@ -30,8 +35,9 @@ Row = Mapping[str, Any]
 
 
 def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
-    """Every answer is computed again from the rows. Means count if they are right to two decimals."""
-    given, questions = answer["answers"], expected["questions"]
+    """Every answer is computed again from the rows. Means count if they are right to two decimals; workings do not."""
+    given = [each["answer"] if isinstance(each, Mapping) else each for each in answer["answers"]]
+    questions = expected["questions"]
     rows = joined(expected["tables"])
     faults: dict[str, str | None] = {}
     for place, question in enumerate(questions):
@@ -73,23 +79,18 @@ def joined(tables: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def compute(rows: Sequence[Row], question: Mapping[str, Any]) -> str | Decimal:
     """The answer to a question. Raises ValueError where there is none, or more than one."""
-    groups, column = _groups(rows, question), question["column"]
+    rows = [row for row in rows if all(_holds(row, *condition) for condition in question["where"])]
+    column = question["column"]
     if question["by"] is None:
-        return _measured(groups.get("", ()), question["measure"], column)
+        return _measured(rows, question["measure"], column)
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[question["by"]], []).append(row)
     totals = {name: _measured(group, question["measure"], column) for name, group in groups.items()}
     best = [name for name, total in totals.items() if total == max(totals.values())]
     if len(totals) < 2 or len(best) != 1:
         raise ValueError("no group is larger than the others")
     return best[0]
-
-
-def _groups(rows: Sequence[Row], question: Mapping[str, Any]) -> dict[str, list[Row]]:
-    """The rows that a question is about, by the group that they belong to."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        if all(_holds(row, *condition) for condition in question["where"]):
-            groups.setdefault(row[question["by"]] if question["by"] else "", []).append(row)
-    return groups
 
 
 def _holds(row: Row, column: str, comparison: str, value: Any) -> bool:
@@ -109,43 +110,54 @@ def _measured(rows: Sequence[Row], measure: str, column: str) -> Decimal:
     return Decimal(sum(values) if measure == "sum" else max(values) if measure == "max" else min(values))
 
 
-def work(expected: Mapping[str, Any]) -> str:
-    """The rows that count for each question, with the result so far; as many questions as there is room for.
+def worked(expected: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers with how they come about, as many as there is room for."""
+    rows, left, answers = joined(expected["tables"]), _LONGEST, list[Any]()
+    for question, answer in zip(expected["questions"], solve(expected)["answers"], strict=True):
+        working = work(rows, question)
+        fits = len(working) <= left
+        left -= len(working) if fits else 0
+        answers.append({"working": working, "answer": answer} if fits else answer)
+    return {"answers": answers}
 
-    Such as `1: 101:5,104:7=12. 2: …`: order 101 has 5 units, order 104 has 7, which makes 12. A condition on suppliers
-    begins with their products.
+
+def work(rows: Sequence[Row], question: Mapping[str, Any]) -> str:
+    """Row after row: what its conditions look at up to one that fails, then its value and the result so far.
+
+    Such as `01:lamp-,02:desk:5=5,03:desk:7=12` for the units of desks. Groups end with their totals, means with the
+    division. Nothing has to be looked for: the next row is the next one in the table.
     """
-    rows, texts = joined(expected["tables"]), list[str]()
-    for place, question in enumerate(expected["questions"], 1):
-        groups = _groups(rows, question)
-        named = [value for column, _, value in question["where"] if column == "supplier"]
-        named += groups if question["by"] == "supplier" else []
-        pairs = expected["tables"]["products"]["rows"] if named else []
-        parts = [f"{name}={'+'.join(product for product, own in pairs if own == name)}" for name in named]
-        parts += [f"{name} {_running(group, question)}".strip() for name, group in groups.items()] or ["none"]
-        text = f"{place}: {'; '.join(parts)}"
-        if len(". ".join([*texts, text])) <= LONGEST:
-            texts.append(text)
-    return ". ".join(texts)
-
-
-def _running(rows: Sequence[Row], question: Mapping[str, Any]) -> str:
-    measure, column = question["measure"], question["column"]
-    total = "sum" if measure == "mean" else measure
-    steps = []
-    for place, row in enumerate(rows, 1):
-        shown = product(row["units"], row["price"]) if column == "revenue" else row[column]
-        so_far = f"={_measured(rows[:place], total, column)}"
-        if measure == "count":
-            steps.append(f"{row['order']}{so_far}")
-        else:  # a first number is the result so far
-            steps.append(f"{row['order']}:{shown}" + (so_far if place > 1 or measure == "distinct" else ""))
+    measure, column, by = question["measure"], question["column"], question["by"]
+    total, steps = "sum" if measure == "mean" else measure, list[str]()
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        cells = [str(row["order"])[1:]]  # of 101 to 118
+        for name, comparison, value in question["where"]:
+            cells.append(_cell(row, name))
+            if not _holds(row, name, comparison, value):
+                steps.append(":".join(cells) + "-")
+                break
+        else:
+            group = groups.setdefault(row[by] if by else "", [])
+            group.append(row)
+            cells += [_cell(row, by)] if by else []
+            cells += [_cell(row, column)] if measure != "count" else []
+            steps.append(":".join(cells) + f"={_measured(group, total, column)}")
+    totals = [f"{name}={_measured(group, total, column)}" for name, group in groups.items()] if by else []
     if measure == "mean":
-        steps.append(quotient(int(_measured(rows, total, column)), len(rows), 3))  # the third digit rounds
-    return ",".join(steps)
+        (counted,) = groups.values()
+        totals = [quotient(int(_measured(counted, total, column)), len(counted), 3)]  # the third digit rounds
+    return "; ".join(filter(None, [",".join(steps), ",".join(totals)]))
 
 
-@task_family("analyst", check=check, solve=solve, schema=SCHEMA, work=work)
+def _cell(row: Row, column: str) -> str:
+    """A value as it is found: a supplier by its product, revenue by multiplying."""
+    if column == "revenue":
+        return product(row["units"], row["price"])
+    return f"{row['product']}>{row[column]}" if column == "supplier" else str(row[column])
+
+
+@task_family("analyst", check=check, solve=solve, schema=SCHEMA, worked=worked)
 def analyst(rng: random.Random, level: float) -> Draft:
     """More rows, columns, questions and conditions as the level rises; then groups, products, and a second table."""
     columns = ["order", "region", *(["product"] if level > 0.3 else []), "units", *(["price"] if level > 0.5 else [])]

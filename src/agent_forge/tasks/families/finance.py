@@ -9,7 +9,6 @@ from typing import Any
 
 from agent_forge.tasks.answers import number
 from agent_forge.tasks.family import Draft, Verdict, task_family
-from agent_forge.tasks.working import WORKING, product
 
 _GOODS = ("desk lamps", "office chairs", "monitors", "keyboards", "cable sets", "whiteboards", "printers", "notebooks")
 _CENT = Decimal("0.01")
@@ -17,7 +16,6 @@ _AMOUNT = {"type": ["number", "string"], "maxLength": 20}
 SCHEMA = {
     "type": "object",
     "properties": {
-        "working": WORKING,
         "total": _AMOUNT,
         "outstanding": _AMOUNT,
         "unmatched_payments": {"type": "array", "items": {"type": "string", "maxLength": 12}, "maxItems": 8},
@@ -43,29 +41,6 @@ def solve(expected: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def work(expected: Mapping[str, Any]) -> str:
-    """The amount of each line and the sum so far, discount and tax in cents before they are rounded, what is owed.
-
-    Such as `33.35*3=100.05,10.00*2=20.00=120.05; 120.05*19=1200.50+1080.45=2280.95:22.81=142.86; P1:100.00=42.86`.
-    """
-    amount, steps = Decimal(0), list[str]()
-    for line in expected["lines"]:
-        price = Decimal(line["price"])
-        amount += _cents(price * line["quantity"])
-        steps.append(product(price, line["quantity"]) + (f"={amount}" if steps else ""))
-    parts = [",".join(steps)]
-    for sign, percent in ((-1, expected["discount_percent"]), (1, expected["tax_percent"])):
-        if percent:
-            share = _cents(amount * percent / 100)
-            parts.append(f"{product(amount, percent)}:{share}={amount + sign * share}")
-            amount += sign * share
-    for payment in expected["payments"]:
-        if payment["invoice"] == expected["invoice"]:
-            amount -= Decimal(payment["amount"])
-            parts.append(f"{payment['id']}:{payment['amount']}={amount}")
-    return "; ".join(parts)
-
-
 def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
     """Amounts are right to the cent, however they are written; payments in any order."""
     right = solve(expected)
@@ -79,7 +54,7 @@ def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
     return Verdict.parts(faults)
 
 
-@task_family("finance", check=check, solve=solve, schema=SCHEMA, work=work)
+@task_family("finance", check=check, solve=solve, schema=SCHEMA)
 def finance(rng: random.Random, level: float) -> Draft:
     """More lines, a discount, odd tax rates and payments for invoices with a similar number as the level rises."""
     invoice = f"INV-{rng.randrange(1000, 10_000)}"
