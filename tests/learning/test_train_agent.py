@@ -78,7 +78,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
 
     reports = {}
     for name in ("whole", "parts"):
-        settings = {**FAST, "control": name == "whole", "warmup_batch": 6, "references": 10}
+        settings = {**FAST, "control": name == "whole", "warmup_batch": 6, "references": 10, "control_rate": 1e-12}
         if name == "parts":
             with pytest.raises(KeyboardInterrupt):
                 train_agent(PROFILE, base, tmp_path / name, tell=tell, home=tmp_path / "home", **settings)
@@ -88,6 +88,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
     for stage in ("before", "warmup"):
         assert whole[stage] == parts[stage]
     assert parts["after"] == whole["after"]
+    assert whole["control"] == whole["warmup"]  # from whose weights it goes on, at no rate worth the name
     assert whole["gains"]["warmup"]["stderr"] > 0
     assert (whole["warmup_steps"], whole["references"]) == (4, 10)  # of the 24 that four steps of six would take
     weights = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("whole", "parts")]

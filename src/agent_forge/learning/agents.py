@@ -203,7 +203,8 @@ class AgentRun:
             learnt = {name: weight.clone() for name, weight in ck.weights_of(self.model).items()}
             self.restart()
             with self.shown.stage("control"):
-                self.supervise("control", _CONTROL, self.optimiser_steps, config.warmup_rate)
+                rate = config.control_rate or config.warmup_rate
+                self.supervise("control", _CONTROL, self.optimiser_steps, rate)
             self.judge("control")
             ck.restore_weights(self.model, learnt)
 

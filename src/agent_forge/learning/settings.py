@@ -104,6 +104,9 @@ class AgentTraining:
     traces: str | None = option(None, help="Traces to learn from: a folder of JSON Lines, a home folder, or a URL")
     epochs: float = option(10.0, help="Most passes over the traces", above=0)
     control: bool = option(False, help="Also train as many further supervised steps, for comparison")
+    control_rate: float | None = option(
+        None, help="Learning rate of these; by default that of the warm-up, which is too high after a long one", above=0
+    )
     judges: int = option(0, help="Processes that score answers (0: one per core)", at_least=0)
     length: int = option(1024, help="Tokens per row of the supervised steps", at_least=64)
     gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
