@@ -12,7 +12,7 @@ import pytest
 from tasks_checking import exercises, missed
 
 from agent_forge.tasks import Exercise, family
-from agent_forge.tasks.working import product
+from agent_forge.tasks.families.analyst import _product
 
 
 def database_of(exercise: Exercise) -> tuple[sqlite3.Connection, str]:
@@ -89,7 +89,7 @@ def test_a_worked_answer_goes_through_all_rows_and_ends_at_the_answer() -> None:
 
 def test_products_are_right_in_parts_too() -> None:
     for units, price in itertools.product(range(1, 70), range(2, 40)):
-        sums = product(units, price).split("=")
+        sums = _product(units, price).split("=")
         assert {sum(map(int, part.split("+"))) for part in sums[1:]} == {units * price}
         assert sums[0] == f"{units}*{price}"
 

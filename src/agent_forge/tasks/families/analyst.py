@@ -10,7 +10,6 @@ from typing import Any
 from agent_forge.tasks.answers import number
 from agent_forge.tasks.calls import loose
 from agent_forge.tasks.family import Draft, Verdict, task_family
-from agent_forge.tasks.working import product, quotient
 
 _REGIONS = ("north", "south", "east", "west", "centre")
 _PRODUCTS = ("lamp", "chair", "desk", "shelf", "rug", "clock", "vase", "mirror")
@@ -146,15 +145,42 @@ def work(rows: Sequence[Row], question: Mapping[str, Any]) -> str:
     totals = [f"{name}={_measured(group, total, column)}" for name, group in groups.items()] if by else []
     if measure == "mean":
         (counted,) = groups.values()
-        totals = [quotient(int(_measured(counted, total, column)), len(counted), 3)]  # the third digit rounds
+        totals = [_quotient(int(_measured(counted, total, column)), len(counted), 3)]  # the third digit rounds
     return "; ".join(filter(None, [",".join(steps), ",".join(totals)]))
 
 
 def _cell(row: Row, column: str) -> str:
     """A value as it is found: a supplier by its product, revenue by multiplying."""
     if column == "revenue":
-        return product(row["units"], row["price"])
+        return _product(row["units"], row["price"])
     return f"{row['product']}>{row[column]}" if column == "supplier" else str(row[column])
+
+
+def _product(value: int, times: int) -> str:
+    """A product, that by a number of several digits in parts.
+
+    >>> _product(17, 4), _product(47, 23), _product(33, 20)
+    ('17*4=68', '47*23=940+141=1081', '33*20=660')
+    """
+    ones = times % 10
+    parts = f"{value * (times - ones)}+{value * ones}=" if times > 10 and ones else ""
+    return f"{value}*{times}={parts}{value * times}"
+
+
+def _quotient(value: int, divisor: int, places: int) -> str:
+    """A long division digit by digit, so many of them behind the point, each with what remains.
+
+    >>> _quotient(249, 11, 3)  # 22.636
+    '249/11=2r2,2r7.6r4,3r7,6r4'
+    """
+    digits, rest, whole, behind = str(value), 0, list[str](), list[str]()
+    for place, digit in enumerate(digits + "0" * places):
+        share, rest = divmod(rest * 10 + int(digit), divisor)
+        if place >= len(digits):
+            behind.append(f"{share}r{rest}")
+        elif share or whole or place == len(digits) - 1:  # no zeros in front
+            whole.append(f"{share}r{rest}")
+    return f"{value}/{divisor}={','.join(whole)}.{','.join(behind)}"
 
 
 @task_family("analyst", check=check, solve=solve, schema=SCHEMA, worked=worked)
