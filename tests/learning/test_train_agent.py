@@ -122,6 +122,18 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
         train_agent(PROFILE, base, tmp_path / "whole", **FAST)
 
 
+def test_a_run_that_is_made_again_has_events_of_its_own(base: Path, tmp_path: Path) -> None:
+    """Where the first run's policy was moved away, the same command is not the same session."""
+    stages = []
+    for name in ("first", "second"):
+        train_agent(PROFILE, base, tmp_path / "policy", home=tmp_path / "home", **{**FAST, "iterations": 1})
+        events = (tmp_path / "policy" / "events.jsonl").read_text().splitlines()
+        stages.append([json.loads(line)["phase"] for line in events])
+        (tmp_path / "policy").rename(tmp_path / name)
+    assert stages[0] == stages[1]
+    assert stages[0].count("before") == 1
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("adapted", [True, False])
 def test_what_samples_on_a_gpu_follows_the_policy(kind: str, adapted: bool) -> None:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import nn
@@ -127,7 +128,7 @@ def train_agent(
             with (
                 judging(profile, config.judges) as judges,
                 judging(profile, config.judges, config.reward) as rewarders,
-                shown_as_session(home, f"train-{profile.name}-{key}", f"train {profile.name}", steps, seed) as stages,
+                shown_as_session(home, session_of(place, profile), f"train {profile.name}", steps, seed) as stages,
             ):
                 run = AgentRun(profile, config, source, place, seed, tell, judges, rewarders, stages, tools)
                 run.carry_out()
@@ -138,6 +139,14 @@ def train_agent(
             raise
         shutil.rmtree(place, ignore_errors=True)
     return report
+
+
+def session_of(place: Path, profile: AgentProfile) -> str:
+    """The session that shows the run which keeps its checkpoints in `place`: a new one unless that run goes on."""
+    note = place / "session"
+    if not note.is_file():
+        note.write_text(f"train-{profile.name}-{uuid4().hex[:12]}", encoding="utf-8")
+    return note.read_text(encoding="utf-8")
 
 
 def trained_profile(agent: str | AgentProfile, config: AgentTraining) -> AgentProfile:
