@@ -113,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     rows, length, steps = (4, 64, 6) if options.quick else (options.rows, 1024, options.steps or 60)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    print(f"matrix product: {matrix_rate(device) / 1e12:.1f} TFLOP/s on {device}")
+    print(f"matrix product: {matrix_rate(device, device == 'cuda') / 1e12:.1f} TFLOP/s on {device}")
     fastest: dict[str, dict[str, Any]] = {}
     for _ in range(options.again):
         for name, (build, loss, graph) in variants(options.quick).items():

@@ -40,6 +40,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def forget() -> None:
     """As a new process would be."""
     bf16.required_limit.cache_clear()
+    bf16.cpu_has_products.cache_clear()
     native.cache_folder.cache_clear()
 
 
@@ -175,3 +176,35 @@ sys.modules["agent_forge.bf16"].limit_instructions = lambda: print("limited")
 """
     done = subprocess.run([sys.executable, "-c", stand_ins + code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == printed
+
+
+PRODUCTS = {  # flags of the processor, the probe's survivors, the user's own limit, whether bf16 pays
+    "all is allowed": ("avx512_bf16 amx_bf16", (None,), None, True),
+    "no AMX": ("avx512_bf16 amx_bf16", (FP16, CORE), None, True),
+    "no bf16 at all": ("avx512_bf16 amx_bf16", (CORE,), None, False),
+    "nothing helps": ("avx512_bf16 amx_bf16", (), None, False),
+    "no such instructions": ("avx2 avx512f", (None,), None, False),
+    "tiles alone, forbidden": ("amx_bf16 amx_tile", (FP16, CORE), None, False),
+    "limited by the user": ("avx512_bf16", (None,), "AVX2", False),
+    "limited by the user, enough": ("avx512_bf16", (None,), "AVX512_CORE_BF16", True),
+}
+
+
+@pytest.mark.parametrize(("flags", "survivors", "own", "pays"), PRODUCTS.values(), ids=PRODUCTS)
+def test_bf16_is_taken_where_the_processor_has_it_and_the_model_is_not_tiny(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: str,
+    survivors: tuple[str | None, ...],
+    own: str | None,
+    pays: bool,
+) -> None:
+    torch = pytest.importorskip("torch")
+    cpu(tmp_path, flags)
+    probes(tmp_path, monkeypatch, *survivors)
+    if own is not None:
+        monkeypatch.setenv(bf16.VARIABLES[0], own)
+    large, tiny = torch.nn.Linear(2000, 2000), torch.nn.Linear(20, 20)
+    assert (bf16.is_faster(large), bf16.is_faster(tiny)) == (pays, False)
+    with bf16.faster_products(large):
+        assert torch.is_autocast_enabled("cpu") == pays

@@ -1,4 +1,4 @@
-"""Keeps bf16 products on the CPU from killing the process.
+"""Products in bf16: where they are faster than in float32, and what keeps them from killing the process on a CPU.
 
 Some virtual machines show a processor's AMX and AVX-512 flags but do not allow the instructions. oneDNN, with which
 torch multiplies, trusts the flags, and the first bf16 product dies of an illegal instruction. `ONEDNN_MAX_CPU_ISA`
@@ -14,16 +14,18 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
+from typing import Any
 
 from agent_forge.files import atomic_write
-from agent_forge.native import announce, cache_folder, cpuinfo
+from agent_forge.native import announce, cache_folder, cpuinfo, instructions
 
 VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # the second is its former name
 LIMITS = ("AVX512_CORE_FP16", "AVX512_CORE")  # the highest that works is taken: all but AMX, or no bf16 at all
 UNLIMITED, HOPELESS = "unlimited", "hopeless"
 RISKY = {"amx_bf16", "amx_tile", "avx512_bf16"}  # flags of the instructions that may turn out to be forbidden
+WORTH = 4_000_000  # weights: below, the conversions take what the products save
 PROBE = """
 import torch
 try:
@@ -86,3 +88,30 @@ def _probe() -> str | None:
         if child.returncode != -signal.SIGILL:
             return None  # torch has another problem, which its own import will report
     return HOPELESS
+
+
+@cache
+def cpu_has_products() -> bool:
+    """Whether this processor has instructions for bf16 products that it may use. Without them, bf16 is emulated."""
+    limit = next((os.environ[name] for name in VARIABLES if name in os.environ), None) or required_limit()
+    if limit in (None, HOPELESS):
+        return False
+    tiles = "AMX" in limit or limit in (UNLIMITED, "ALL", "DEFAULT")  # the last two are oneDNN's names for it
+    allowed = {"amx_bf16", "avx512_bf16"} if tiles else {"avx512_bf16"} if limit.endswith(("BF16", "FP16")) else set()
+    return not allowed.isdisjoint(instructions())
+
+
+def is_faster(model: Any) -> bool:
+    """Whether the products of a torch model are faster in bf16 than in float32 where it is: on a GPU; and on a CPU with
+    instructions for them if the model is not tiny (1.5 to 2.6 times as fast in training, docs/experiments.md)."""
+    weights = [*model.parameters(), *model.buffers()]
+    if not weights or weights[0].device.type != "cpu":
+        return bool(weights) and weights[0].device.type == "cuda"
+    return sum(weight.numel() for weight in weights) >= WORTH and cpu_has_products()
+
+
+def faster_products(model: Any) -> AbstractContextManager[object]:
+    """bf16 products over float32 weights, where they are faster: for calibration and training."""
+    import torch
+
+    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16) if is_faster(model) else nullcontext()

@@ -27,6 +27,7 @@ from agent_forge.agents.agent import Agent
 from agent_forge.agents.choices import AnyTools
 from agent_forge.agents.front import blocking
 from agent_forge.agents.profiles import AgentProfile
+from agent_forge.bf16 import is_faster
 from agent_forge.errors import ModelError
 from agent_forge.forge.adapters import adapted_layers, merge_adapter
 from agent_forge.forge.training.experience import Experience, experience_of
@@ -46,16 +47,21 @@ from agent_forge.traces.credit import credit
 from agent_forge.traces.graph import SpanGraph
 
 REINFORCED = 100_000  # the number of the first exercise of reinforcement
+LARGE = 50_000_000  # weights from which a CPU samples faster in bf16: smaller models have the compiled decoder
 
 
 class SamplingCopy:
-    """The policy as it samples. On a GPU this is a copy in bf16 with the adapter merged: a token then takes a third of
-    the kernel launches, which is what its time goes into. Elsewhere it is the policy itself, unless `merged`."""
+    """The policy as it samples: where bf16 is faster, a copy in it with the adapter merged. A token then takes a third
+    of the kernel launches on a GPU, and on a CPU half of the memory to read. Elsewhere it is the policy itself, unless
+    `merged`."""
 
     def __init__(self, model: nn.Module, merged: bool | None = None) -> None:
         self.model = model
         self.copy: nn.Module | None = None
-        if next(model.parameters()).device.type == "cuda" if merged is None else merged:
+        if merged is None:
+            weights = list(model.parameters())
+            merged = is_faster(model) and (weights[0].is_cuda or sum(each.numel() for each in weights) >= LARGE)
+        if merged:
             self.copy = copy.deepcopy(model)
             merge_adapter(self.copy)
             for weight in self.copy.parameters():  # not the buffers: the frequencies of positions need float32

@@ -59,8 +59,8 @@ class PlanSampler:
             writers[place].append(writer)
             return writer
 
-        policy = self.policy.current()
-        with nullcontext() if self.policy.copy is None else torch.autocast("cuda", enabled=False):
+        policy: Any = self.policy.current()
+        with nullcontext() if self.policy.copy is None else torch.autocast(policy.device.type, enabled=False):
             samples = sample(
                 policy, [self.prompt(row) for row in rows], copies=copies, max_tokens=max_tokens,
                 temperature=temperature, end=self.end, seed=seed, constraint=begin,

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agent_forge.bf16 import faster_products
 from agent_forge.forge.compression.codecs import decode, grid, raw, ternary
 from agent_forge.forge.compression.container import Encoded
 from agent_forge.forge.compression.feedback import Cost
-from agent_forge.forge.compression.precision import halved
 from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.quantization.distillation import Distillation
 from agent_forge.forge.training.packing import PackedRows
@@ -174,7 +174,7 @@ def recover(
             places[name].data = weight.detach().to(places[name].dtype)
             places[name].grad = None
         batch = rows.batch(step, batch_rows, seed).to(device)
-        with halved(student):
+        with faster_products(student):
             loss = objective(student, batch)
         loss.backward()
         _carry(weights, places, latents, price)

@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agent_forge.bf16 import faster_products
 from agent_forge.forge.compression.feedback import Cost
-from agent_forge.forge.compression.precision import halved
 from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.training.packing import PackedRows
 
@@ -80,7 +80,7 @@ def _moments(model: Any, rows: PackedRows, batch_rows: int, tell: Tell) -> dict[
         for module in model.modules()
         if isinstance(module, nn.Linear) and id(module.weight) in names
     ]
-    with input_means(layers, lambda x: x.T @ x) as moments, halved(model):
+    with input_means(layers, lambda x: x.T @ x) as moments, faster_products(model):
         for start in track(range(0, len(rows), batch_rows), "moments", tell):
             batch = rows.take(slice(start, start + batch_rows)).to(device)
             model(input_ids=batch.inputs, use_cache=False)
@@ -126,7 +126,7 @@ def _information(
     for start in track(range(0, min(count, len(rows)), batch_rows), "gradients", tell):
         batch = rows.take(slice(start, start + batch_rows)).to(device)
         model.zero_grad(set_to_none=True)
-        with halved(model):
+        with faster_products(model):
             logits = model(input_ids=batch.inputs, use_cache=False).logits.flatten(0, 1)
         logits = logits.float()
         drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]

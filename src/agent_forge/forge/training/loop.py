@@ -20,6 +20,7 @@ from typing import Any, Protocol, TextIO
 import torch
 from torch import Tensor, nn
 
+from agent_forge.bf16 import is_faster
 from agent_forge.errors import AgentForgeError
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.progress import training_figures
@@ -124,6 +125,7 @@ class TrainingRun:
         self.objective = loss or partial(objective, document_mask=settings.document_mask)
         self.rank, self.world = parallel.join()
         self.device = next(model.parameters()).device
+        self.in_bf16 = is_faster(model) if settings.precision == "auto" else settings.precision == "bf16"
         self.optimizer = MuGrokfast.for_phase(model, settings.optimizer, **settings.optimizer_changes)
         self.average = WeightAverage(model, settings.ema) if settings.ema else None
         self.micro_rows = min(settings.micro_rows, settings.batch_rows)
@@ -148,7 +150,7 @@ class TrainingRun:
         self._clear_gradients()
         self._resume()
         self.log_file = TrainingLog(self.folder / "log.jsonl" if self.folder and self.rank == 0 else None, self.step)
-        self.meter = Meter(self.model, self.data.length, self.device)
+        self.meter = Meter(self.model, self.data.length, self.device, self.in_bf16)
         self.first_step = self.step
         compile_layers = self.device.type == "cuda" if self.settings.compile is None else self.settings.compile
         try:
@@ -359,9 +361,7 @@ class TrainingRun:
     # ------------------------------------------------------------------------------------------------ hardware
 
     def precision(self) -> Any:
-        on_gpu = self.device.type == "cuda"
-        low = self.settings.precision == "bf16" or (self.settings.precision == "auto" and on_gpu)
-        return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16) if self.in_bf16 else nullcontext()
 
     def _recordable(self, loss: Objective | None) -> bool:
         """Whether a micro-batch always launches the same kernels. Cognate's own loss does, except with document masks

@@ -112,7 +112,7 @@ class ReinforceSettings(PolicySettings):
     )
     clip: float = option(1.0, help="Largest gradient norm (0: no clipping)", at_least=0)
     gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
-    precision: Literal["auto", "bf16", "float32"] = option("auto", help="bf16 is the default on a GPU")
+    precision: Literal["auto", "bf16", "float32"] = option("auto", help="auto is bf16 where it is faster")
     evaluate_every: int = option(10, help="Iterations between held-out evaluations (0: never)", at_least=0)
     patience: int = option(3, help="Evaluations without gain before stopping (0: never)", at_least=0)
     least_gain: float = option(0.0, help="Smallest gain that counts", at_least=0)
@@ -172,7 +172,7 @@ class TrainSettings:
     gradient_checkpointing: bool = False
     qk_clip: float = 0.0  # largest attention logit (100 in the paper); 0: off, as it must be with QK-norm
     qk_clip_every: int = 10
-    precision: str = "auto"  # "bf16" (autocast over float32 weights), "float32"; auto: bf16 on a GPU
+    precision: str = "auto"  # "bf16" (autocast over float32 weights), "float32"; auto: bf16 where it is faster
     compile: bool | None = None  # None: on a GPU
     graph: bool | None = None  # launch a micro-batch as one CUDA graph; None: where that is known to work
     log_every: int = 10

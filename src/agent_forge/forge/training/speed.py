@@ -40,10 +40,10 @@ def training_flops(model: nn.Module, length: int) -> float:
 
 
 @lru_cache(maxsize=4)
-def matrix_rate(device: str) -> float:
+def matrix_rate(device: str, in_bf16: bool) -> float:
     """Operations per second of a large matrix product, measured on this device: the ceiling for MFU."""
-    on_gpu = device.startswith("cuda")
-    size, dtype, repeats = (8192, torch.bfloat16, 10) if on_gpu else (512, torch.float32, 3)
+    size, repeats = (8192, 10) if device.startswith("cuda") else (512, 3)
+    dtype = torch.bfloat16 if in_bf16 else torch.float32
     own = torch.Generator(device).manual_seed(0)  # training may draw random numbers: theirs must not depend on this
     a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=own) for _ in range(2))
     for _ in range(2):
@@ -108,9 +108,9 @@ class Later:
 class Meter:
     """Tokens per second and MFU since the last reading."""
 
-    def __init__(self, model: nn.Module, length: int, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, length: int, device: torch.device, in_bf16: bool) -> None:
         self.device, self.tokens, self.flops = device, 0, training_flops(model, length)
-        self.ceiling = matrix_rate(str(device))
+        self.ceiling = matrix_rate(str(device), in_bf16)
         self.started = time.perf_counter()
 
     def add(self, tokens: int) -> None:
