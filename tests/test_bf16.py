@@ -107,8 +107,9 @@ def test_a_users_own_setting_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 DOCTOR = {
-    "unlimited": ((None,), True, "works"),
-    "limited": ((FP16,), True, "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16"),
+    "unlimited": ((None,), True, "works; models that are not tiny train in it"),
+    "limited": ((FP16,), True, "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16; models that are not tiny train in it"),
+    "no products": ((CORE,), True, "ONEDNN_MAX_CPU_ISA=AVX512_CORE; without instructions for its products"),
     "hopeless": ((), False, "end the process"),
 }
 

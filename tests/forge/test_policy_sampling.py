@@ -137,3 +137,21 @@ def test_a_token_of_probability_0_is_never_drawn():
     tokens, log_probs = sampling.draw(logits, points, 1.0, None)
     assert tokens.tolist() == [1, 1, 1]
     assert log_probs.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("words", [1, 255, 256, 257, 1000])
+def test_what_is_drawn_is_what_one_sum_over_all_tokens_finds(words):
+    generator = torch.Generator().manual_seed(words)
+    logits = 5 * torch.randn(500, words, generator=generator)
+    allowed = torch.rand(500, words, generator=generator) < 0.3
+    allowed[:, 0] = True
+    points = torch.rand(500, generator=generator, dtype=torch.double)
+    points[:3] = torch.tensor([0.0, np.nextafter(0.0, 1.0), np.nextafter(1.0, 0.0)])
+    tokens, log_probs = sampling.draw(logits, points, 0.7, allowed)
+    chances = (logits.double() / 0.7).masked_fill(~allowed, -torch.inf).softmax(-1)
+    total = chances.cumsum(-1)
+    chosen = chances.gather(1, tokens[:, None])[:, 0]
+    after = total.gather(1, tokens[:, None])[:, 0]
+    assert bool((chosen > 0).all())
+    assert bool((points < after + 1e-6).all() and (points >= after - chosen - 1e-6).all())
+    torch.testing.assert_close(log_probs.double(), chosen.log(), atol=1e-5, rtol=0)

@@ -213,7 +213,9 @@ def _bf16() -> Finding:
     if limit == bf16.HOPELESS:
         return Finding(name, False, "bf16 products end the process", "Train and run in float32 on this machine")
     limited = f"the machine forbids some instructions: torch runs with {bf16.VARIABLES[0]}={limit}"
-    return Finding(name, True, "works" if limit == bf16.UNLIMITED else limited)
+    fast = bf16.cpu_has_products()
+    used = "models that are not tiny train in it" if fast else "without instructions for its products"
+    return Finding(name, True, f"{'works' if limit == bf16.UNLIMITED else limited}; {used}")
 
 
 def _sandbox() -> Finding:

@@ -89,7 +89,7 @@ def attend_to_shared(
     to_own = own @ keys.mT  # [N, H, G, L]
     if mask is not None:
         to_own = to_own.masked_fill(~mask, -math.inf)
-    weights = torch.cat([to_prompt, to_own], -1).float().softmax(-1).to(values.dtype)
+    weights = torch.cat([to_prompt, to_own], -1).softmax(-1)  # whose sums are float32
     read = each(jointly(weights[..., :columns]) @ prompt_values) + weights[..., columns:] @ values
     out: Tensor = read.reshape(rows, 1, all_heads, width)
     return out

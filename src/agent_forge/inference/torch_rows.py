@@ -103,10 +103,11 @@ class Reader:
         for row, prompt in enumerate(prompts):
             tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
-        named: dict[str, Any] = {}
+        # by an index: a slice is not contiguous, and in bf16 a CPU then copies the output matrix for every prompt
+        named: dict[str, Any] = {"logits_to_keep": torch.tensor([longest - 1], device=self.device)}
         if not bool(mask.all()):
             positions = (mask.cumsum(-1) - 1).clamp_min(0)
-            named = {"attention_mask": mask.to(self.device), "position_ids": positions.to(self.device)}
+            named |= {"attention_mask": mask.to(self.device), "position_ids": positions.to(self.device)}
         out = self(tokens.to(self.device), past_key_values=cache, **named)
         logits, cache = out.logits[:, -1], out.past_key_values
         if copies > 1:

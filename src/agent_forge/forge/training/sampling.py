@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
@@ -33,6 +34,8 @@ from agent_forge.inference.shared_rows import can_share
 from agent_forge.inference.torch_rows import TorchRows, sampling_rows
 
 CACHE = 1 << 30  # bytes of keys and values at once in main memory: a process that takes too much there is killed
+BLOCK = 256  # tokens whose probabilities are summed together before they are drawn from
+BELOW = 1 - 2.0**-50
 LEAVE = 8  # ended rows are taken out of the batch when they are one in so many: moving the others costs too
 
 
@@ -244,17 +247,33 @@ def _write(
 
 
 def draw(logits_NV: Tensor, points_N: Tensor, temperature: float, allowed_NV: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Tokens [N] by inverse transform: the first whose cumulative probability exceeds its point in [0, 1), with their
-    log-probabilities. The sums are float64, and a token of probability 0 is never drawn."""
-    logits = logits_NV.float() / (temperature or 1.0)
+    """Tokens [N] by inverse transform, with their log-probabilities: the first token whose cumulative probability
+    exceeds its point in [0, 1). A token of probability 0 is never drawn.
+
+    The sums are float64, first over blocks of tokens and then in the one that has the point: a float64 sum over a whole
+    vocabulary would take as long as all layers of a small model."""
+    logits = logits_NV.float()
+    if temperature not in (0.0, 1.0):
+        logits = logits / temperature
     if allowed_NV is not None:
         logits = logits.masked_fill(~allowed_NV, -math.inf)
-    log_probs = logits.log_softmax(-1)
+    chances = logits.softmax(-1)
     if temperature == 0.0:
         tokens = logits.argmax(-1)
     else:
-        total = log_probs.double().exp().cumsum(-1)  # [N, V]
-        points = points_N.double() * total[:, -1]
-        points = points.minimum(total[:, -1] * (1 - 2.0**-50))  # rounding must not reach the end
-        tokens = torch.searchsorted(total, points[:, None], right=True)[:, 0]
-    return tokens, log_probs.gather(1, tokens[:, None])[:, 0]
+        blocks = F.pad(chances, (0, -chances.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+        which, rest = find(blocks.sum(-1), points_N)
+        within = blocks[torch.arange(len(which), device=which.device), which]
+        tokens = which * BLOCK + find(within, rest)[0]
+    return tokens, chances.gather(1, tokens[:, None])[:, 0].log()
+
+
+def find(chances_NK: Tensor, points_N: Tensor) -> tuple[Tensor, Tensor]:
+    """The first place whose cumulative share exceeds the point in [0, 1), and where in it the point is, in [0, 1)."""
+    total = chances_NK.double().cumsum(-1)  # [N, K]
+    points = points_N.double() * total[:, -1]
+    points = points.minimum(total[:, -1] * BELOW)  # rounding must not reach the end
+    places = torch.searchsorted(total, points[:, None], right=True)
+    share = chances_NK.double().gather(1, places)
+    rest = (points[:, None] - (total.gather(1, places) - share)) / share
+    return places[:, 0], rest[:, 0].clamp(0.0, BELOW)
