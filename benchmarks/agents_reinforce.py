@@ -22,6 +22,9 @@ line of the output is one agent and seed; those that are there are not repeated,
 `--set` changes settings of reinforcement (`rate`, `updates`, `by_parts`, or any field of ReinforceSettings). `--try
 NAME:SETTING=VALUE,...` runs it with each of several from the same warm weights: one line per try. The tries `control`
 and `again`, or `control-SOMETHING`, make as many supervised steps instead, at the `rate` of the try if it has one.
+
+With `--set evaluate_every=N` reinforcement ends with the best weights of every N-th iteration, as `agent-forge train`
+does; without it, with the last.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -296,8 +299,9 @@ class Pilot:
 
         start_policy = reference_of(self.bench.model) if settings.kl else None
         result = learn_policy(
-            self.bench.model, collect, settings, reference=start_policy, on_record=note, progress=None
-        )
+            self.bench.model, collect, settings, reference=start_policy, on_record=note, progress=None,
+            evaluate=self.chooser() if settings.evaluate_every else None,
+        )  # fmt: skip
         self.timed("reinforce", start)
         late = "time is up" if len(rewards) < settings.iterations else None
         tokens, generated = collector.sampled, result.seconds.get("generate", 0.0)
@@ -306,7 +310,24 @@ class Pilot:
             "rewards": rewards, "stopped": result.stopped or late, "sampled_tokens": tokens,
             "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()},
             "tokens_per_s": round(tokens / generated) if generated else None, "peak_memory": result.peak_memory,
+            "chosen": None if result.best is None else asdict(result.best),
         }  # fmt: skip
+
+    def chooser(self) -> Callable[[Any], Any]:
+        """The score that decides which weights are kept, as in `train AGENT`: on exercises that no report has."""
+        from agent_forge.forge.training.watch import HeldOutScore
+        from agent_forge.learning.attempts import write_answers
+
+        count, most = self.bench.options.judged, self.bench.options.most
+        exercises = self.practice.validation(2 * count)[count:]  # the first ones report what is tried
+
+        def evaluate(_: Any) -> HeldOutScore:
+            answers = write_answers(self.policy, self.practice, exercises, max_tokens=most, constraint=self.grammar)[1]
+            score = HeldOutScore.of([reward for reward, _ in self.judges(answers)])
+            self.say(f"chosen by {score.mean:.4f} ± {score.stderr:.4f}")
+            return score
+
+        return evaluate
 
     def carry_out(self) -> dict[str, Any]:
         """Every stage of the agent, without a warm-up the base alone; returns its line of the output."""
