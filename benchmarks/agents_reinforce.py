@@ -235,6 +235,7 @@ class Pilot:
             self.bench.model, sheets, steps, rate or options.rate, epochs=epochs, seed=seed,
             training={
                 "log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape),
+                **({"micro_rows": min(rows, 8)} if next(self.bench.model.parameters()).is_cuda else {}),
                 "warmup": max(1, steps // 20) if name == "warmup" else first_updates(steps),
             },
         )  # fmt: skip
@@ -277,9 +278,9 @@ class Pilot:
         from agent_forge.forge.training.reinforce import learn_policy
         from agent_forge.learning.attempts import AnswerCollector, reference_of
 
-        collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings, by_parts=by_parts)
+        collector = AnswerCollector(self.policy, self.practice, self.judges, settings, by_parts=by_parts)
         seconds = self.bench.options.learn_seconds
-        start, rewards = time.perf_counter(), []
+        start, rewards, moved = time.perf_counter(), [], []
         begun: list[float] = []  # when each iteration began
 
         def collect(iteration: int) -> Any:
@@ -295,7 +296,11 @@ class Pilot:
                 rewards.append(round(record["reward"], 4))
                 parts = ", ".join(f"{name} {spent:.2f} s" for name, spent in record["seconds"].items())
                 sure = record.get("sampled_log_prob", math.nan)  # per token, of those that are learnt from
-                self.say(f"iteration {record['iteration']}: reward {rewards[-1]:.4f}, log-prob {sure:.4f}, {parts}")
+                moved.append(record.get("update_kl"))
+                self.say(
+                    f"iteration {record['iteration']}: reward {rewards[-1]:.4f}, log-prob {sure:.4f}, "
+                    f"moved {moved[-1] or math.nan:.3g}, {parts}"
+                )
 
         start_policy = reference_of(self.bench.model) if settings.kl else None
         result = learn_policy(
@@ -307,7 +312,7 @@ class Pilot:
         tokens, generated = collector.sampled, result.seconds.get("generate", 0.0)
         return {
             "iterations": len(rewards), "planned": settings.iterations, "updates": len(rewards) * settings.updates,
-            "rewards": rewards, "stopped": result.stopped or late, "sampled_tokens": tokens,
+            "rewards": rewards, "moved": moved, "stopped": result.stopped or late, "sampled_tokens": tokens,
             "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()},
             "tokens_per_s": round(tokens / generated) if generated else None, "peak_memory": result.peak_memory,
             "chosen": None if result.best is None else asdict(result.best),

@@ -342,7 +342,7 @@ class Bench:
         from agent_forge.learning.plan_attempts import PlanCollector
 
         o, settings = self.options, self.settings()
-        collector = PlanCollector.of(self.sampler, self.rows, settings)
+        collector = PlanCollector(self.sampler, self.rows, settings)
         begun, stamps, records = time.perf_counter(), [time.perf_counter()], list[dict[str, Any]]()
         rest = 2.3 * self.stages["before"].seconds + 5.0
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import argparse
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ from agent_forge.forge.training.reinforce import reinforce
 
 LENGTH, ASK, END = 12, 10, 11  # digits; the tokens behind the question and behind the answer
 TEMPERATURES = (1.0, 0.7, 0.5, 0.3)
+ROOM = 1_000_000  # problems per seed
 LEARN, REINFORCE, CONTROL, HELD_OUT = (number * 10_000_000 for number in range(1, 5))  # numbers of problems
 
 
@@ -61,36 +63,56 @@ def supervised(model: LlamaForCausalLM, first: int, rate: float, steps: int) -> 
         yield step
 
 
-def one_seed(seed: int, iterations: int, count: int, enough: float) -> dict[str, float]:
-    """The greedy score before, and its gain by each way."""
+def learnt_model(seed: int, count: int, enough: float) -> LlamaForCausalLM:
+    """A policy that gets a share of `enough` of the greedy digits right."""
     torch.manual_seed(seed)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=12, max_position_embeddings=64, **shape))
-    offset = seed * 1_000_000
-    for step in supervised(model, LEARN + offset, 2e-3, 2000):
+    for step in supervised(model, LEARN + seed * ROOM, 2e-3, 2000):
         if step % 20 == 19 and score(model, 0.0, count) >= enough:
             break
+    return model
+
+
+def reinforced(model: LlamaForCausalLM, seed: int, iterations: int, **changes: Any) -> None:
+    """Improves a policy by its own scored answers, 32 × 8 in an iteration."""
+
+    def draw(number: int) -> list[PromptItem]:
+        problems = [problem(REINFORCE + seed * ROOM + number * 32 + place) for place in range(32)]
+        return [PromptItem([*digits, ASK], sums) for digits, sums in problems]
+
+    settings = ReinforceSettings(
+        iterations=iterations, prompts=32, copies=8, max_tokens=LENGTH + 2, decay=0.5, normalise=False, resample=0,
+        evaluate_every=0, micro_rows=256, seed=seed, **changes,
+    )  # fmt: skip
+    reinforce(model, draw, share_right, settings, end=END, progress=None)
+
+
+def gains(
+    seed: int, iterations: int, count: int, enough: float, ways: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float]:
+    """The greedy score before, and its gain by each way and by as many supervised steps."""
+    model = learnt_model(seed, count, enough)
     learnt = {name: weight.clone() for name, weight in model.state_dict().items()}
     before = score(model, 0.0, count)
     scores = {"before": before, "before, sampled at 1": score(model, 1.0, count)}
-
-    def draw(number: int) -> list[PromptItem]:
-        problems = [problem(REINFORCE + offset + number * 32 + place) for place in range(32)]
-        return [PromptItem([*digits, ASK], sums) for digits, sums in problems]
-
-    for temperature in TEMPERATURES:
+    for name, changes in ways.items():
         model.load_state_dict(learnt)
-        settings = ReinforceSettings(
-            iterations=iterations, prompts=32, copies=8, max_tokens=LENGTH + 2, temperature=temperature,
-            learning_rate=1e-4, decay=0.5, normalise=False, resample=0, evaluate_every=0, micro_rows=256, seed=seed,
-        )  # fmt: skip
-        reinforce(model, draw, share_right, settings, end=END, progress=None)
-        scores[f"temperature {temperature}"] = score(model, 0.0, count) - before
+        reinforced(model, seed, iterations, **changes)
+        scores[name] = score(model, 0.0, count) - before
     model.load_state_dict(learnt)
-    for _ in supervised(model, CONTROL + offset, 1e-3, iterations):
+    for _ in supervised(model, CONTROL + seed * ROOM, 1e-3, iterations):
         pass
     scores["control"] = score(model, 0.0, count) - before
     return scores
+
+
+def show(seeds: Sequence[Mapping[str, float]]) -> None:
+    """A line per way: the mean of the seeds with its error, and each of them."""
+    for name in seeds[0]:
+        values = [scores[name] for scores in seeds]
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        print(f"{name:22} {fmean(values):+.3f} ± {error:.3f}  ", *(f"{value:+.3f}" for value in values))
 
 
 def main() -> None:
@@ -100,11 +122,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     size = (2, 8, 0.0) if options.quick else (80, 1000, 0.5)
-    seeds = [one_seed(seed, *size) for seed in range(1 if options.quick else options.seeds)]
-    for name in seeds[0]:
-        values = [scores[name] for scores in seeds]
-        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        print(f"{name:22} {fmean(values):+.3f} ± {error:.3f}  ", *(f"{value:+.3f}" for value in values))
+    ways = {f"temperature {each}": {"temperature": each, "learning_rate": 1e-4} for each in TEMPERATURES}
+    seeds = [gains(seed, *size, ways) for seed in range(1 if options.quick else options.seeds)]
+    show(seeds)
     best = max(TEMPERATURES, key=lambda each: fmean(scores[f"temperature {each}"] for scores in seeds))
     print(f"greedy after reinforcement: temperature {best} against 1.0:",
           f"{fmean(s[f'temperature {best}'] - s['temperature 1.0'] for s in seeds):+.3f}")  # fmt: skip

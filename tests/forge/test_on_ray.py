@@ -26,7 +26,7 @@ from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.session import ForgeSession
 from agent_forge.forge.training import PromptItem, ReinforceSettings
-from agent_forge.forge.training.reinforce import Collector
+from agent_forge.forge.training.reinforce import SampleCollector
 from agent_forge.learning.exercises import Examinee, evaluate_agents, exercises_for
 from agent_forge.runtime import Inline
 from agent_forge.runtime.jobs import Jobs
@@ -93,7 +93,7 @@ def test_rewards_are_the_same(workers: Any) -> None:
     drawn = [PromptItem([3], 7), PromptItem([4], 9)]
     with Jobs(workers) as jobs:
         here, there = (
-            Collector(model, lambda number: drawn, near_to, settings, jobs=place).answers(drawn, 0)
+            SampleCollector(model, lambda number: drawn, near_to, settings, jobs=place).answers(drawn, 0)
             for place in (None, jobs)
         )
     assert here.rewards.tolist() == there.rewards.tolist()

@@ -31,7 +31,7 @@ from agent_forge.forge.training import (
 from agent_forge.forge.training import settings as settings_module
 from agent_forge.forge.training.checkpoint import weights_of
 from agent_forge.forge.training.policy import token_log_probs
-from agent_forge.forge.training.reinforce import Collector, PolicyRun, reinforce
+from agent_forge.forge.training.reinforce import PolicyRun, SampleCollector, reinforce
 from agent_forge.forge.training.watch import PolicyWatch
 
 FAST = ReinforceSettings(
@@ -159,13 +159,47 @@ def test_one_update_by_luck_does_not_undo_what_a_policy_has_learnt(seed):
             torch.nn.functional.cross_entropy(logits, torch.arange(6, 10)).backward()
             optimizer.step()
         before = expected_reward(model)
-        settings, one = replace(FAST, iterations=32, warmup=warmup, resample=0, seed=seed), iter([1])
-        collect = Collector(model, draw, lambda *_: float(luck.random() < 0.5), settings)
+        settings = replace(FAST, iterations=32, warmup=warmup, update_kl=0.0, resample=0, seed=seed)
+        one = iter([1])
+        collect = SampleCollector(model, draw, lambda *_: float(luck.random() < 0.5), settings)
         learn_policy(model, lambda number: collect(number) if next(one, None) else None, settings, progress=None)
         return before - expected_reward(model)
 
     assert lost(warmup=None) < 0.03
     assert lost(warmup=0) > 0.1
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-2, 1e-1])
+def test_an_update_moves_a_policy_no_further_than_its_limit(rate):
+    """Whatever the rate; the divergence is computed exactly here, over all sixteen answers."""
+
+    def log_chances(model: torch.nn.Module) -> torch.Tensor:
+        return model(torch.arange(2, 6)[:, None]).logits[:, -1].log_softmax(-1).detach()
+
+    moved, records = [], []
+    for limit in (0.0, 0.02):
+        model, luck = tiny_llama(), random.Random(1)
+        settings = replace(FAST, iterations=1, copies=64, warmup=0, resample=0, learning_rate=rate, update_kl=limit)
+        before = log_chances(model)
+        lucky = lambda *_, luck=luck: float(luck.random() < 0.5)  # noqa: E731
+        reinforce(model, draw, lucky, settings, on_record=records.append, progress=None)
+        moved.append(float((before.exp() * (before - log_chances(model))).sum(-1).mean()))
+    assert moved[1] < 3 * 0.02  # it is measured on an eighth of the answers
+    if moved[0] < 0.01:
+        assert moved[1] == moved[0]  # nothing was held back
+    assert ("update_kl" in records[0], "update_kl" in records[1]) == (False, True)
+    assert records[1]["update_kl"] == pytest.approx(moved[0], rel=0.5)  # told is how far it would have gone
+
+
+def test_a_limit_keeps_a_high_rate_from_harm():
+    """At this rate a policy forgets while it learns; held back it learns what there is to learn."""
+    settings = replace(FAST, learning_rate=0.1, iterations=40)
+    scores = {}
+    for limit in (0.0, 0.1):
+        model = tiny_llama()
+        reinforce(model, draw, reward, replace(settings, update_kl=limit), progress=None)
+        scores[limit] = expected_reward(model)
+    assert scores[0.1] > 0.9 > scores[0.0]
 
 
 # ---------------------------------------------------------------------------------------------- what is learnt from
@@ -181,7 +215,7 @@ def test_groups_without_signal_are_drawn_again_but_not_for_ever():
     def only_threes(item: int, answer: list[int]) -> float:
         return float(answer[0] % 2) if item == 3 else 1.0
 
-    collect = Collector(tiny_llama(), noted, only_threes, replace(FAST, copies=16, prompts=3))
+    collect = SampleCollector(tiny_llama(), noted, only_threes, replace(FAST, copies=16, prompts=3))
     experience = collect(0)
     assert drawn == [0, 1, 2]
     assert len(experience) == 32  # two groups, both of item 3, in draws number 1 and 2
@@ -190,7 +224,7 @@ def test_groups_without_signal_are_drawn_again_but_not_for_ever():
     assert experience.groups[0] != experience.groups[16]
     assert len(experience.drawn) == 3 * 16
     assert float(experience.drawn.mean()) == 1.0  # what is reported is the first draw, not what was picked
-    assert len(Collector(tiny_llama(), draw, lambda *_: 1.0, FAST)(5)) == 0
+    assert len(SampleCollector(tiny_llama(), draw, lambda *_: 1.0, FAST)(5)) == 0
 
 
 def test_without_any_signal_the_policy_stays_as_it_is():
@@ -205,7 +239,7 @@ def test_without_any_signal_the_policy_stays_as_it_is():
 def test_rewards_of_single_tokens_become_advantages_of_single_tokens():
     """Each token is judged against the same token of the group's other answers."""
     model, settings = tiny_llama(), replace(FAST, max_tokens=3, discount=0.0, normalise=False)
-    collect = Collector(model, draw, lambda item, answer: [float(token % 2) for token in answer], settings)
+    collect = SampleCollector(model, draw, lambda item, answer: [float(token % 2) for token in answer], settings)
     experience = collect(0)
     run = PolicyRun(model, settings, None, None, None, None, None, None)
     advantages = run.prepare(experience).advantages
@@ -214,7 +248,7 @@ def test_rewards_of_single_tokens_become_advantages_of_single_tokens():
         rows = experience.groups == group
         torch.testing.assert_close(advantages[rows, 1:], (odd[rows] - odd[rows].mean(0))[:, 1:])
     with pytest.raises(UsageError, match="rewards for 3 tokens"):
-        Collector(model, draw, lambda *_: [1.0], settings)(0)
+        SampleCollector(model, draw, lambda *_: [1.0], settings)(0)
 
 
 def test_experience_from_elsewhere_has_its_own_advantages_and_masks():
@@ -279,7 +313,7 @@ def test_a_reward_that_pays_for_length_is_caught_by_the_held_out_score():
         return HeldOutScore(float(chances.detach().mean()), 0.01, 8)
 
     start = true_score(model)
-    settings = replace(FAST, iterations=60, max_tokens=6, evaluate_every=4)
+    settings = replace(FAST, iterations=60, max_tokens=6, evaluate_every=10)
     result = reinforce(
         model, draw, lambda _, answer: len(answer) / 6, settings, end=range(8), evaluate=true_score, progress=None
     )
@@ -290,6 +324,19 @@ def test_a_reward_that_pays_for_length_is_caught_by_the_held_out_score():
     assert result.after.mean < start.mean - 0.03
     assert true_score(model).mean == pytest.approx(result.best.mean)  # the best policy is back
     assert result.best.mean >= start.mean
+
+
+@pytest.mark.parametrize(("later", "why"), [(0.934, "did not rise"), (0.99, "look for a fault in the reward")])
+def test_a_reward_is_suspected_only_where_it_clearly_rose(later, why):
+    watch = PolicyWatch(FAST)
+    watch.judge(HeldOutScore(0.954, 0.003), 0)
+    for mean in (0.926, later, later, later):
+        right = round(512 * mean)
+        assert watch.iteration(torch.tensor([1.0] * right + [0.0] * (512 - right)), None) is False
+    watch = PolicyWatch.from_notes(FAST, json.loads(json.dumps(watch.notes())))  # as after a break
+    watch.judge(HeldOutScore(0.809, 0.009), 4)
+    assert watch.stopped is not None
+    assert why in watch.stopped
 
 
 def test_an_evaluation_that_does_not_improve_stops_the_run(tmp_path: Path):
@@ -305,7 +352,7 @@ def test_an_evaluation_that_does_not_improve_stops_the_run(tmp_path: Path):
 
 def test_a_loss_that_is_not_finite_stops_with_the_last_good_policy():
     def broken(model: torch.nn.Module, at: int):
-        collect = Collector(model, draw, reward, FAST)
+        collect = SampleCollector(model, draw, reward, FAST)
 
         def experience(iteration: int) -> Experience:
             good = collect(iteration)

@@ -221,7 +221,7 @@ def test_sampled_tokens_get_the_credit_of_their_part(tmp_path: Path) -> None:
     settings = ReinforceSettings(prompts=4, copies=6, max_tokens=40, seed=1, resample=0, normalise=False)
     with judging(profile, 1) as judges:
         policy, grammar = SamplingCopy(model), AnswerGrammar.of(practice)
-        collector = AnswerCollector.of(policy, practice, judges, settings, grammar, by_parts=True)
+        collector = AnswerCollector(policy, practice, judges, settings, grammar, by_parts=True)
         experience = collector.answers(collector.draw(0), 0)
         scaled = replace(collector, settings=replace(settings, normalise=True)).answers(collector.draw(0), 0)
     assert experience.advantages is not None
@@ -231,7 +231,7 @@ def test_sampled_tokens_get_the_credit_of_their_part(tmp_path: Path) -> None:
     answers = [json.loads(practice.text(ids)) for ids, _ in rows]
     right = torch.zeros(24, 2)
     for row, answer in enumerate(answers):
-        expected = collector.draw(0)[row // 6].item.expected
+        expected = collector.draw(0)[row // 6].expected
         right[row] = torch.tensor([float(answer[name] == expected[name]) for name in fields])
     of_field = weight * torch.tensor([0.25, 0.5]) * (right.view(4, 6, 2) - right.view(4, 6, 2).mean(1, True))
     assert (of_field != 0).sum() > 12, "the answers are too much alike"

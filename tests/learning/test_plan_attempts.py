@@ -106,7 +106,7 @@ def test_an_update_makes_plans_that_earn_more_than_their_group_likelier(sampler:
     settings = ReinforceSettings(
         iterations=1, prompts=6, copies=6, max_tokens=40, learning_rate=1e-3, resample=0, evaluate_every=0
     )
-    experience, model = PlanCollector.of(sampler, ROWS, settings)(0), sampler.policy.model
+    experience, model = PlanCollector(sampler, ROWS, settings)(0), sampler.policy.model
     assert len(experience) > 0  # only groups that differ
     weight = group_advantages(experience.rewards, experience.groups)[:, None] * experience.mask
 
@@ -124,13 +124,13 @@ def test_rows_of_several_calls_are_drawn_more_often_and_plans_in_words_never(sam
     double = PlanRow("2", "get oslo, put rome", TOOLS, (ROWS[0].calls[0], ROWS[6].calls[0]) * 2)
     words = PlanRow("3", "think", steps=("think",))
     settings = ReinforceSettings(prompts=500, seed=3)
-    collector = PlanCollector.of(sampler, [ROWS[0], double, words], settings)
-    drawn = [question.item.id for question in collector.draw(0)]
-    assert drawn == [question.item.id for question in collector.draw(0)]
+    collector = PlanCollector(sampler, [ROWS[0], double, words], settings)
+    drawn = [row.id for row in collector.draw(0)]
+    assert drawn == [row.id for row in collector.draw(0)]
     assert drawn.count("3") == 0
     assert 350 < drawn.count("2") < 450  # four of five
     with pytest.raises(DataError, match="no plans of calls"):
-        PlanCollector.of(sampler, [words], settings)
+        PlanCollector(sampler, [words], settings)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from turning import PROFILE, tiny_base  # noqa: E402
 
 from agent_forge.agents.profiles import AgentLimits  # noqa: E402
 from agent_forge.errors import DataError, UsageError  # noqa: E402
+from agent_forge.forge.training.experience import Experience, experience_of, with_signal  # noqa: E402
 from agent_forge.forge.training.policy import group_advantages, token_log_probs  # noqa: E402
 from agent_forge.forge.training.reinforce import learn_policy  # noqa: E402
 from agent_forge.forge.training.settings import LoraSettings, ReinforceSettings  # noqa: E402
@@ -273,7 +274,6 @@ def test_an_agent_with_a_tool_is_learnt_from_turn_by_turn(base: Path) -> None:
         SamplingCopy(model), profile, practice, judges, settings, turns=2, tools=[look], constrained=True
     )
     experience = collect(0)
-    assert experience is not None
     assert experience.drawn is not None
     assert experience.advantages is not None
     expected = group_advantages(experience.drawn, torch.arange(2).repeat_interleave(6))
@@ -301,6 +301,38 @@ def test_an_agent_with_a_tool_is_learnt_from_turn_by_turn(base: Path) -> None:
     with torch.no_grad():
         change = (token_log_probs(model, experience.tokens, experience.mask) - log_probs) * experience.advantages
     assert change.sum() > 0  # what went well has become likelier, what went wrong less so
+
+
+def test_turns_that_all_earn_the_same_are_drawn_again_and_do_not_end_the_run(base: Path) -> None:
+    model, tokenizer = prepare(base)
+    practice = Practice.of(PROFILE, model, tokenizer)
+    settings = ReinforceSettings(
+        iterations=3, prompts=2, copies=2, max_tokens=4, resample=1, learning_rate=1e-3, evaluate_every=0
+    )
+    drawn: list[set[str]] = []
+
+    def judges(answers: Any) -> list[tuple[float, bool]]:
+        drawn.append({answer.exercise.prompt for answer in answers})
+        differ = len(drawn) > 3  # not in the first iteration, nor in the first draw of the second
+        return [(float(differ and place % 2), False) for place, _ in enumerate(answers)]
+
+    records: list[dict[str, Any]] = []
+    collect = TurnCollector(SamplingCopy(model), PROFILE, practice, judges, settings, turns=2)
+    result = learn_policy(model, collect, settings, on_record=records.append, progress=None)
+    assert result.iterations == 3
+    assert result.stopped is None
+    assert [bool(record.get("rows")) for record in records if "reward" in record] == [False, True, True]
+    assert len(drawn) == 5
+    assert len(set.union(*drawn)) == 10  # exercises of its own in every draw
+
+
+def test_attempts_without_a_model_call_are_no_rows() -> None:
+    empty = experience_of([], [], [], [], [], [])
+    row = experience_of([[1, 2]], [[0, 1]], [[0.0, -1.0]], [1.0], [0], [[0.0, 1.0]])
+    assert len(empty.take(with_signal(empty).nonzero()[:, 0])) == 0
+    joined = Experience.joined([empty, row])
+    assert joined.tokens.tolist() == [[1, 2]]
+    assert joined.groups.tolist() == [0]
 
 
 def test_the_experiment_of_the_original_runs(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

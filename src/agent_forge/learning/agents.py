@@ -280,7 +280,7 @@ class AgentRun:
 
         if self.config.turns == 1:
             bound = self.grammar if self.config.constrained else None
-            collect: Any = AnswerCollector.of(
+            collect: Any = AnswerCollector(
                 self.policy, self.practice, self.rewarders, settings, bound, self.config.by_parts
             )
         else:

@@ -32,7 +32,7 @@ from agent_forge.errors import ModelError
 from agent_forge.forge.adapters import adapted_layers, merge_adapter
 from agent_forge.forge.training.experience import Experience, experience_of
 from agent_forge.forge.training.policy import TINY, group_advantages
-from agent_forge.forge.training.reinforce import Collector, PromptItem
+from agent_forge.forge.training.reinforce import Collector
 from agent_forge.forge.training.sampling import Samples, sample
 from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.inference import ChatClient, Completion, Request
@@ -149,56 +149,38 @@ def write_answers(
     return samples, answers
 
 
+def exercises_of(practice: Practice, settings: ReinforceSettings, number: int) -> list[Exercise]:
+    """The training exercises of a draw."""
+    first = REINFORCED + number * settings.prompts
+    return [practice.exercise(first + place) for place in range(settings.prompts)]
+
+
 @dataclass
 class AnswerCollector(Collector):
     """Samples answers to training exercises, and has them judged several at a time."""
 
-    policy: SamplingCopy | None = None
-    practice: Practice | None = None
-    judges: Judges | None = None
+    policy: SamplingCopy
+    practice: Practice
+    judges: Judges
+    settings: ReinforceSettings
+    constraint: AnswerGrammar | None = None
     by_parts: bool = False  # see `part_credit`
     sampled: int = 0  # tokens so far
 
-    @classmethod
-    def of(
-        cls,
-        policy: SamplingCopy,
-        practice: Practice,
-        judges: Judges,
-        settings: ReinforceSettings,
-        constraint: AnswerGrammar | None = None,
-        by_parts: bool = False,
-    ) -> AnswerCollector:
-        def draw(number: int) -> list[PromptItem]:
-            first = REINFORCED + number * settings.prompts
-            exercises = [practice.exercise(first + place) for place in range(settings.prompts)]
-            return [PromptItem((), exercise) for exercise in exercises]
+    def draw(self, number: int) -> list[Exercise]:
+        return exercises_of(self.practice, self.settings, number)
 
-        def unused(item: Any, answer: Any) -> float:
-            raise AssertionError("answers are judged together")
-
-        return cls(
-            policy.model, draw, unused, settings, constraint=constraint, policy=policy, practice=practice,
-            judges=judges, by_parts=by_parts,
-        )  # fmt: skip
-
-    def answers(self, questions: Sequence[PromptItem], number: int) -> Experience:
-        """Answers to the exercises of questions, with their rewards."""
-        assert self.policy is not None
-        assert self.practice is not None
-        assert self.judges is not None
+    def answers(self, questions: Sequence[Exercise], number: int) -> Experience:
         s, start = self.settings, time.perf_counter()
-        exercises = [question.item for question in questions]
-        constraint: Any = self.constraint
         samples, answers = write_answers(
             self.policy,
             self.practice,
-            exercises,
+            questions,
             max_tokens=s.max_tokens,
             copies=s.copies,
             temperature=s.temperature,
             seed=s.seed * 1_000_003 + number,
-            constraint=constraint,
+            constraint=self.constraint,
         )
         written = time.perf_counter()
         self.sampled += int(samples.mask.sum())
@@ -215,8 +197,6 @@ class AnswerCollector(Collector):
 
     def credited(self, samples: Samples, answers: Sequence[WrittenAnswer]) -> tuple[Tensor, Tensor]:
         """Rewards [N], and at every sampled token the credit of the part of the answer that it belongs to, [N, T]."""
-        assert self.practice is not None
-        assert self.judges is not None
         rows_of = [(samples.prompt_of == group).nonzero()[:, 0].tolist() for group in samples.prompt_of.unique()]
         rewards, advantages = torch.zeros(len(answers)), torch.zeros_like(samples.mask)
         ids = samples.answers()
@@ -270,7 +250,7 @@ class AgentAttempt:
     spans: Sequence[Span]
 
 
-class TurnCollector:
+class TurnCollector(Collector):
     """Lets an agent work on training exercises with its tools, several attempts at each, all at the same time."""
 
     def __init__(
@@ -291,25 +271,22 @@ class TurnCollector:
         self.profile = replace(profile, limits=limits, temperature=settings.temperature)
         self.strategy, self.tools, self.constrained = strategy, tools, constrained
 
-    def __call__(self, iteration: int) -> Experience | None:
-        """The experience of an iteration; None where no group says anything."""
+    def draw(self, number: int) -> list[Exercise]:
+        return exercises_of(self.practice, self.settings, number)
+
+    def answers(self, questions: Sequence[Exercise], number: int) -> Experience:
         s, start = self.settings, time.perf_counter()
-        first = REINFORCED + iteration * s.prompts
-        exercises = [self.practice.exercise(first + place) for place in range(s.prompts)]
-        attempts = blocking(self._attempts([each for each in exercises for _ in range(s.copies)], iteration))
+        attempts = blocking(self._attempts([each for each in questions for _ in range(s.copies)], number))
         written = time.perf_counter()
         rewards = torch.tensor([reward for reward, _ in self.judges([attempt.answer for attempt in attempts])])
         spent = {"generate": written - start, "score": time.perf_counter() - written}
-        groups = torch.arange(s.prompts).repeat_interleave(s.copies)
+        groups = torch.arange(len(questions)).repeat_interleave(s.copies)
         advantages = group_advantages(rewards, groups, scale=s.normalise)
         rows = [
             (turn, place)
             for place, attempt in enumerate(attempts)
-            if advantages[place] != 0
             for turn in credited_turns(attempt.spans, float(advantages[place]), self.strategy, s.discount)
         ]
-        if not rows:
-            return None
         experience = experience_of(
             [[*turn.prompt, *turn.output] for turn, _ in rows],
             [[0] * len(turn.prompt) + [1] * len(turn.output) for turn, _ in rows],
@@ -320,7 +297,7 @@ class TurnCollector:
         )
         return replace(experience, drawn=rewards, seconds=spent)
 
-    async def _attempts(self, exercises: Sequence[Exercise], iteration: int) -> list[AgentAttempt]:
+    async def _attempts(self, exercises: Sequence[Exercise], number: int) -> list[AgentAttempt]:
         model: Any = self.policy.current()
         kind = LocalModel if self.constrained else FreeModel
         loaded = (model, self.practice.tokenizer)
@@ -328,7 +305,7 @@ class TurnCollector:
         batched = BatchedModel(local, slots=len(exercises))
         with Recorder(Store.open(":memory:")) as recorder:
             try:
-                seeds = [hash((self.settings.seed, iteration, place)) for place in range(len(exercises))]
+                seeds = [hash((self.settings.seed, number, place)) for place in range(len(exercises))]
                 clients = [SeededPolicy(batched, seed) for seed in seeds]
                 return await asyncio.gather(
                     *(self._attempt(*each, recorder) for each in zip(exercises, clients, strict=True))
@@ -373,7 +350,8 @@ def credited_turns(
     options: dict[str, Any] = {"gamma": discount} if strategy == "discounted" else {}
     shares = [0.0] * len(calls)
     graph = SpanGraph(spans)
-    for span_id, share in credit(graph, advantage, strategy, **options).items():
+    credits = credit(graph, advantage, strategy, **options) if advantage else {}
+    for span_id, share in credits.items():
         before = [place for place, call in enumerate(calls) if call.start_ns <= graph.spans[span_id].start_ns]
         shares[before[-1] if before else 0] += share
     return [

@@ -23,7 +23,7 @@ from agent_forge.agents.planner.script import request_text, tools_text
 from agent_forge.agents.planner.writer import PlanWriter
 from agent_forge.errors import DataError
 from agent_forge.forge.training.experience import Experience
-from agent_forge.forge.training.reinforce import Collector, PromptItem
+from agent_forge.forge.training.reinforce import Collector
 from agent_forge.forge.training.sampling import Samples, sample
 from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.forge.training.watch import HeldOutScore
@@ -83,36 +83,35 @@ class PlanSampler:
 
 @dataclass
 class PlanCollector(Collector):
-    """Samples plans for training rows, those with more calls more often: that is where plans go wrong."""
+    """Samples plans for training rows, those with more calls more often: that is where plans go wrong. Raises DataError
+    if there are no rows."""
 
-    sampler: PlanSampler | None = None
+    sampler: PlanSampler
+    rows: Sequence[PlanRow]
+    settings: ReinforceSettings
     sampled: int = 0  # tokens so far
 
-    @classmethod
-    def of(cls, sampler: PlanSampler, rows: Sequence[PlanRow], settings: ReinforceSettings) -> PlanCollector:
-        """Raises DataError if there are no rows."""
-        rows = [row for row in rows if row.steps is None]
-        if not rows:
+    def __post_init__(self) -> None:
+        self.rows = [row for row in self.rows if row.steps is None]
+        if not self.rows:
             raise DataError("there are no plans of calls to practise", fix="Add rows that have tools")
-        weights = [max(1, len(row.calls)) for row in rows]
 
-        def draw(number: int) -> list[PromptItem]:
-            chance = random.Random(settings.seed * 1_000_003 + number)
-            return [PromptItem((), row) for row in chance.choices(rows, weights, k=settings.prompts)]
+    def draw(self, number: int) -> list[PlanRow]:
+        chance = random.Random(self.settings.seed * 1_000_003 + number)
+        return chance.choices(self.rows, [max(1, len(row.calls)) for row in self.rows], k=self.settings.prompts)
 
-        return cls(sampler.policy.model, draw, plan_reward, settings, sampler=sampler)
-
-    def answers(self, questions: Sequence[PromptItem], number: int) -> Experience:
-        """Plans for the rows of questions, with their rewards."""
-        assert self.sampler is not None
+    def answers(self, questions: Sequence[PlanRow], number: int) -> Experience:
         s, start = self.settings, time.perf_counter()
-        rows = [question.item for question in questions]
         samples, writers = self.sampler.write(
-            rows, max_tokens=s.max_tokens, copies=s.copies, temperature=s.temperature, seed=s.seed * 1_000_003 + number
+            questions,
+            max_tokens=s.max_tokens,
+            copies=s.copies,
+            temperature=s.temperature,
+            seed=s.seed * 1_000_003 + number,
         )
         written = time.perf_counter()
         self.sampled += int(samples.mask.sum())
-        rewards = torch.tensor(self.sampler.rewards(rows, samples, writers))
+        rewards = torch.tensor(self.sampler.rewards(questions, samples, writers))
         spent = {"generate": written - start, "score": time.perf_counter() - written}
         columns = (samples.tokens, samples.mask, samples.log_probs)
         return Experience(*columns, rewards, samples.prompt_of, allowed=samples.allowed, seconds=spent)

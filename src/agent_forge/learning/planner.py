@@ -214,7 +214,7 @@ def practise(
     sampler = PlanSampler(model, Tokenizer.from_str(words), end_of(model))
     return learn_policy(
         model,
-        PlanCollector.of(sampler, rows[cut:], settings),
+        PlanCollector(sampler, rows[cut:], settings),
         settings,
         folder=work.folder / "reinforcement",
         reference=reference_of(model) if adapted or settings.kl else None,

@@ -224,7 +224,8 @@ class Workshop:
             temperature=self.settings.temperature,
             kl=svf.kl_coefficient,
             learning_rate=learning_rate,
-            warmup=0,  # as it was when it was measured
+            warmup=0,  # both as they were when experts were measured
+            update_kl=0.0,
             clip=svf.gradient_clip,
             evaluate_every=svf.validate_every,
             save_every=max(1, svf.steps // 4),

@@ -87,6 +87,8 @@ def experience_of(
     def rows(lists: Sequence[Sequence[float]], kind: torch.dtype) -> Tensor:
         if [len(row) for row in lists] != [len(row) for row in tokens]:
             raise UsageError("every token needs its own mask, log-probability and advantage")
+        if not lists:
+            return torch.zeros(0, 0, dtype=kind)
         return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=kind) for row in lists], batch_first=True)
 
     return Experience(
@@ -94,7 +96,7 @@ def experience_of(
         rows(mask, torch.float),
         rows(log_probs, torch.float),
         torch.tensor(rewards, dtype=torch.float),
-        torch.tensor(groups),
+        torch.tensor(groups, dtype=torch.long),
         advantages=None if advantages is None else rows(advantages, torch.float),
     )
 

@@ -16,8 +16,9 @@ import copy
 import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -50,6 +51,7 @@ from agent_forge.runtime.jobs import Jobs, Place
 from agent_forge.runtime.process_worker import find
 from agent_forge.runtime.workers import reference
 
+MEASURED = 8  # answers, at least, by which the length of an update is measured
 Reward = float | Sequence[float]  # of a whole answer, or of every sampled token (its credit, or what followed it)
 
 
@@ -104,7 +106,7 @@ def reinforce(
     and items are JSON. The rest is as in `learn_policy`.
     """
     with Jobs(workers) as jobs:
-        collect = Collector(model, draw, reward, settings, end, tokenizer, constraint, jobs)
+        collect = SampleCollector(model, draw, reward, settings, end, tokenizer, constraint, jobs)
         return learn_policy(
             model,
             collect,
@@ -124,18 +126,19 @@ def reward_job(task: Task, inputs: Mapping[str, Any]) -> list[Reward]:
     return [reward(item, answer) for item, answer in task.args["answers"]]
 
 
-@dataclass
-class Collector:
-    """Samples answers, scores them, and leaves out groups that say nothing: they are drawn again, but not for ever."""
+class Collector(ABC):
+    """Has questions answered and scored, and leaves out groups that say nothing: others are drawn instead, but not for
+    ever."""
 
-    model: nn.Module
-    draw: Callable[[int], Sequence[PromptItem]]
-    reward: Callable[[Any, Any], Reward]
     settings: ReinforceSettings
-    end: int | Sequence[int] | None = None
-    tokenizer: Any = None
-    constraint: Callable[[PromptItem], Any] | None = None
-    jobs: Jobs | None = None
+
+    @abstractmethod
+    def draw(self, number: int) -> Sequence[Any]:
+        """The questions of a draw: the same for the same number."""
+
+    @abstractmethod
+    def answers(self, questions: Sequence[Any], number: int) -> Experience:
+        """Answers to questions, with their rewards; the groups are the places of the questions."""
 
     def __call__(self, iteration: int) -> Experience:
         """The experience of an iteration: without rows where no group says anything."""
@@ -148,17 +151,34 @@ class Collector:
             missing = s.prompts - sum(len(part.groups.unique()) for part in parts)
             if missing <= 0:
                 break
-            part = self.answers(list(self.draw(number))[:missing], number)
+            part = self.answers(self.draw(number)[:missing], number)
             first = first or part
             seconds = {name: spent + part.seconds[name] for name, spent in seconds.items()}
             parts.append(part.take(with_signal(part).nonzero()[:, 0]) if s.algorithm == "grpo" else part)
         assert first is not None
         if s.kl and not any(map(len, parts)):
             parts = [first]  # no advantages, but the KL term has something to say
-        return replace(Experience.joined(parts), drawn=first.rewards, seconds=seconds)
+        drawn = first.rewards if first.drawn is None else first.drawn
+        return replace(Experience.joined(parts), drawn=drawn, seconds=seconds)
+
+
+@dataclass
+class SampleCollector(Collector):
+    """Samples answers to the questions that `questions(number)` returns."""
+
+    model: nn.Module
+    questions: Callable[[int], Sequence[PromptItem]]
+    reward: Callable[[Any, Any], Reward]
+    settings: ReinforceSettings
+    end: int | Sequence[int] | None = None
+    tokenizer: Any = None
+    constraint: Callable[[PromptItem], Any] | None = None
+    jobs: Jobs | None = None
+
+    def draw(self, number: int) -> Sequence[PromptItem]:
+        return self.questions(number)
 
     def answers(self, questions: Sequence[PromptItem], number: int) -> Experience:
-        """Answers to questions, with their rewards."""
         s, constraint = self.settings, self.constraint
         start = time.perf_counter()
         walks: Constraint | None = None if constraint is None else lambda i: constraint(questions[i])
@@ -273,6 +293,7 @@ class PolicyRun:
         self.watch = PolicyWatch(settings)
         self.good: dict[str, Tensor] | None = None  # the best weights, where there is no folder for them
         self.figures: list[tuple[Tensor, Tensor]] = []  # tokens and figures of the losses since the last record
+        self.moved: list[float] = []  # the KL of each update since then, before it was held back
         self.result = ReinforceResult()
 
     @property
@@ -320,7 +341,8 @@ class PolicyRun:
         try:
             for _ in range(s.epochs):
                 for rows in torch.randperm(len(experience), generator=order).chunk(s.minibatches):
-                    self.train.learn(batch.rows(rows, sheet_width(self.model)))
+                    with self.held_back(batch, rows):
+                        self.train.learn(batch.rows(rows, sheet_width(self.model)))
                     self.train.step += 1  # the learning rate follows the updates, not the iterations
             losses = self.train.losses()
         except TrainingDiverged as error:
@@ -331,9 +353,43 @@ class PolicyRun:
         self.result.tokens += tokens
         figures = {"rows": len(batch), "tokens": tokens, "loss": losses[-1], "gradient_norm": _number(self.train.norm)}
         figures |= {"sampled_log_prob": float(experience.log_probs.sum() / max(1, tokens)), **self.averages()}
+        if self.moved:
+            figures["update_kl"], self.moved = max(self.moved), []
         if batch.reference is None:
             figures["kl"] = None  # not measured in this iteration
         return figures, figures["kl"]
+
+    @contextmanager
+    def held_back(self, batch: PolicyBatch, rows: Tensor) -> Iterator[None]:
+        """An update that moves the policy by about `update_kl` at the most: what goes further is scaled down.
+
+        Adam's steps are as long where the gradient is mostly noise as where it is not, so a rate does not say how far
+        it moves a policy. A divergence does: by Pinsker's inequality a reward between 0 and 1 changes by sqrt(KL / 2)
+        at the most. It grows with the square of a short step; a long one is measured again.
+        """
+        limit = self.settings.update_kl
+        if not limit:
+            yield
+            return
+        some = batch.rows(rows[: max(MEASURED, len(rows) // 8)], sheet_width(self.model))
+        weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        before, start = self.scored(some)[0], [weight.detach().clone() for weight in weights]
+        yield
+        moved = self.divergence(some, before)
+        self.moved.append(moved)
+        for _ in range(3):
+            if moved <= 1.5 * limit:
+                break
+            factor = math.sqrt(limit / moved) if math.isfinite(moved) else 0.1
+            with torch.no_grad():
+                for weight, earlier in zip(weights, start, strict=True):
+                    weight.copy_(earlier + factor * (weight - earlier))
+            moved = self.divergence(some, before)
+
+    def divergence(self, batch: PolicyBatch, before: Tensor) -> float:
+        """KL(before || now) per answer, by Schulman's k3 from answers that were sampled before."""
+        log_ratio = (self.scored(batch)[0] - before) * batch.documents
+        return float((log_ratio.exp() - 1 - log_ratio).sum() / len(batch))
 
     def averages(self) -> dict[str, float]:
         """The figures of the losses since the last call, each the mean over the tokens."""

@@ -111,6 +111,9 @@ class ReinforceSettings(PolicySettings):
         0.0, help="Share of the updates, at the end, over which the learning rate falls to zero", at_least=0, at_most=1
     )
     clip: float = option(1.0, help="Largest gradient norm (0: no clipping)", at_least=0)
+    update_kl: float = option(
+        0.1, help="How far one update may move the policy: KL divergence in nats per answer (0: any)", at_least=0
+    )
     gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
     precision: Literal["auto", "bf16", "float32"] = option("auto", help="auto is bf16 where it is faster")
     evaluate_every: int = option(10, help="Iterations between held-out evaluations (0: never)", at_least=0)

@@ -51,13 +51,15 @@ class PolicyWatch:
         self.best: HeldOutScore | None = None
         self.last: HeldOutScore | None = None
         self.judged_at, self.without_gain = -1, 0
-        self.reward_at_best: float | None = None
+        self.reward_at_best: tuple[float, float] | None = None  # mean training reward then, and its squared error
 
     def iteration(self, rewards: Tensor, kl: float | None) -> bool:
         """Notes an iteration's rewards; returns whether its window is the best so far."""
         s = self.settings
         variance = float(rewards.var()) / len(rewards) if len(rewards) > 1 else 0.0
         self.recent = [*self.recent, (float(rewards.mean()), variance)][-s.window :]
+        if self.reward_at_best is None:
+            self.reward_at_best = self.recent[-1]  # nothing was sampled before the first evaluation
         self.lowest = min(self.lowest, float(rewards.min()))
         if kl is not None and not kl <= s.kl_limit:
             self.stopped = f"the KL from the reference is {kl:.3g} nats per token, above its limit of {s.kl_limit:g}"
@@ -79,7 +81,7 @@ class PolicyWatch:
 
     def judge(self, score: HeldOutScore, iteration: int) -> bool:
         """Notes a held-out score; returns whether it is the best so far."""
-        s, reward = self.settings, self._window()[0] if self.recent else None
+        s, reward = self.settings, self._window() if self.recent else None
         self.last, self.judged_at = score, iteration
         self.first = self.first or score
         if self.best is None or score.mean > self.best.mean + s.least_gain:
@@ -88,9 +90,10 @@ class PolicyWatch:
         self.without_gain += 1
         fall = self.best.mean - score.mean
         if fall > SURE * math.hypot(score.stderr, self.best.stderr):
-            rose = reward is not None and (self.reward_at_best is None or reward > self.reward_at_best)
-            why = " while the training reward rose: look for a fault in the reward" if rose else ""
-            self.stopped = f"the held-out score fell from {self.best.mean:.4g} to {score.mean:.4g}{why}"
+            why, earlier = "and the training reward did not rise: lower the learning rate", self.reward_at_best
+            if reward and earlier and reward[0] - earlier[0] > SURE * math.sqrt(reward[1] + earlier[1]):
+                why = "while the training reward rose: look for a fault in the reward"
+            self.stopped = f"the held-out score fell from {self.best.mean:.4g} to {score.mean:.4g} {why}"
         elif 0 < s.patience <= self.without_gain:
             self.stopped = f"the held-out score has not improved for {self.without_gain} evaluations"
         return False
@@ -106,7 +109,8 @@ class PolicyWatch:
         for name in _PLAIN:
             setattr(watch, name, notes[name])
         watch.recent = [(mean, variance) for mean, variance in notes["recent"]]
-        watch.best_window = None if notes["best_window"] is None else tuple(notes["best_window"])
+        for name in ("best_window", "reward_at_best"):  # JSON has lists
+            setattr(watch, name, None if notes[name] is None else tuple(notes[name]))
         for name in _SCORES:
             setattr(watch, name, None if notes[name] is None else HeldOutScore(**notes[name]))
         return watch
