@@ -324,7 +324,7 @@ def race(quick: bool, words: int = 12) -> None:
     ours, bounded, theirs = (Laps(name, course.rows, "cpu") for name in ("ours", "bounded", "TRL"))
     for _ in range(rounds):
         our_steps(course, ours)
-        our_steps(replace(course, update_kl=0.1), bounded)
+        our_steps(replace(course, update_kl=ReinforceSettings().update_kl), bounded)
         trl_steps(course, theirs)
     print(f"\nto {words} words, {torch.get_num_threads()} thread(s), CPU seconds", end="")
     result(course, ours, theirs)

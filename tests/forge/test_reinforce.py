@@ -191,6 +191,32 @@ def test_an_update_moves_a_policy_no_further_than_its_limit(rate):
     assert records[1]["update_kl"] == pytest.approx(moved[0], rel=0.5)  # told is how far it would have gone
 
 
+def test_an_update_is_measured_from_what_its_own_losses_read():
+    """That spares a pass. Where memory ran out, a step began again, and some rows were read twice."""
+    model = tiny_llama()
+    run = PolicyRun(model, replace(FAST, micro_rows=8, update_kl=0.1), None, None, None, None, None, None)
+    objective, full, measured = run.train.objective, iter([False, True]), []
+    run.divergence = lambda batch, before: float(measured.append((batch, before)) is not None)
+
+    def flaky(*parts):
+        if next(full, False):
+            raise torch.OutOfMemoryError("full")
+        return objective(*parts)
+
+    with run.train.prepared():
+        run.train.objective = flaky
+        update = run.prepare(SampleCollector(model, draw, reward, run.settings)(0))
+        expected = run.scored(update)[0]
+        with run.held_back(update):
+            run.train.learn(update)
+        assert run.train.micro_rows == 4
+        ((some, before),) = measured
+    rows = [update.old.tolist().index(row) for row in some.old.tolist()]
+    assert len(some) == 8
+    torch.testing.assert_close(before, expected[rows])
+    assert not torch.allclose(before, run.scored(some)[0])
+
+
 def test_a_limit_keeps_a_high_rate_from_harm():
     """At this rate a policy forgets while it learns; held back it learns what there is to learn."""
     settings = replace(FAST, learning_rate=0.1, iterations=40)

@@ -294,6 +294,7 @@ class PolicyRun:
         self.good: dict[str, Tensor] | None = None  # the best weights, where there is no folder for them
         self.figures: list[tuple[Tensor, Tensor]] = []  # tokens and figures of the losses since the last record
         self.moved: list[float] = []  # the KL of each update since then, before it was held back
+        self.passed: list[Tensor] = []  # log-probabilities of an update's micro-batches, before its step
         self.result = ReinforceResult()
 
     @property
@@ -341,8 +342,9 @@ class PolicyRun:
         try:
             for _ in range(s.epochs):
                 for rows in torch.randperm(len(experience), generator=order).chunk(s.minibatches):
-                    with self.held_back(batch, rows):
-                        self.train.learn(batch.rows(rows, sheet_width(self.model)))
+                    update = batch.rows(rows, sheet_width(self.model))
+                    with self.held_back(update):
+                        self.train.learn(update)
                     self.train.step += 1  # the learning rate follows the updates, not the iterations
             losses = self.train.losses()
         except TrainingDiverged as error:
@@ -360,7 +362,7 @@ class PolicyRun:
         return figures, figures["kl"]
 
     @contextmanager
-    def held_back(self, batch: PolicyBatch, rows: Tensor) -> Iterator[None]:
+    def held_back(self, update: PolicyBatch) -> Iterator[None]:
         """An update that moves the policy by about `update_kl` at the most: what goes further is scaled down.
 
         Adam's steps are as long where the gradient is mostly noise as where it is not, so a rate does not say how far
@@ -371,10 +373,12 @@ class PolicyRun:
         if not limit:
             yield
             return
-        some = batch.rows(rows[: max(MEASURED, len(rows) // 8)], sheet_width(self.model))
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        before, start = self.scored(some)[0], [weight.detach().clone() for weight in weights]
+        start = [weight.detach().clone() for weight in weights]
+        self.passed.clear()
         yield
+        chosen = torch.linspace(0, len(update) - 1, min(len(update), max(MEASURED, len(update) // 8))).long()
+        some, before = update.take(chosen), self.before(update)[chosen]
         moved = self.divergence(some, before)
         self.moved.append(moved)
         for _ in range(3):
@@ -385,6 +389,16 @@ class PolicyRun:
                 for weight, earlier in zip(weights, start, strict=True):
                     weight.copy_(earlier + factor * (weight - earlier))
             moved = self.divergence(some, before)
+
+    def before(self, update: PolicyBatch) -> Tensor:
+        """The log-probabilities that the losses of an update have read, [N, T]."""
+        log_probs, at = torch.zeros_like(update.old), len(update)
+        for part in reversed(self.passed):  # more than one for a row, where memory ran out and the step began again
+            if at > 0:
+                log_probs[at - len(part) : at, : part.shape[1]] = part.cpu()
+                at -= len(part)
+        self.passed.clear()
+        return log_probs
 
     def divergence(self, batch: PolicyBatch, before: Tensor) -> float:
         """KL(before || now) per answer, by Schulman's k3 from answers that were sampled before."""
@@ -465,6 +479,8 @@ class PolicyRun:
         if values is not None:
             error = value_loss(values, batch.returns, batch.documents)
             loss = loss + self.settings.value_weight * error
+        if self.settings.update_kl:
+            self.passed.append(new.detach())
         figures = torch.stack([parts.clipped, parts.stale, parts.kl, error.detach()])
         self.figures.append((batch.documents.sum(), figures.float()))
         return loss
@@ -555,8 +571,10 @@ class PolicyBatch(Batch):
         """Some rows; those that share a prompt are neighbours, then those of like length: micro-batches hold little
         padding."""
         sheets = sheets_of_rows(self.inputs[chosen], self.documents[chosen], width)
-        ordered = chosen[torch.tensor([row for sheet in sheets for row in sheet])]
-        return self._each(lambda tensor: tensor[ordered])
+        return self.take(chosen[torch.tensor([row for sheet in sheets for row in sheet])])
+
+    def take(self, chosen: Tensor) -> PolicyBatch:
+        return self._each(lambda tensor: tensor[chosen])
 
     def split(self, rows: int) -> Iterator[PolicyBatch]:
         """Micro-batches, each as wide as its longest row."""

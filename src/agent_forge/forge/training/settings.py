@@ -112,7 +112,7 @@ class ReinforceSettings(PolicySettings):
     )
     clip: float = option(1.0, help="Largest gradient norm (0: no clipping)", at_least=0)
     update_kl: float = option(
-        0.1, help="How far one update may move the policy: KL divergence in nats per answer (0: any)", at_least=0
+        0.3, help="How far one update may move the policy: KL divergence in nats per answer (0: any)", at_least=0
     )
     gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
     precision: Literal["auto", "bf16", "float32"] = option("auto", help="auto is bf16 where it is faster")
